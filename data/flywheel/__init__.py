@@ -1,0 +1,1 @@
+"""Making trajectories and labels."""

@@ -1,0 +1,1 @@
+"""Virtual apps as pure functions."""

@@ -1,0 +1,1 @@
+"""The virtual apps, one module each."""

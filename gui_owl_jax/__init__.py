@@ -1,0 +1,1 @@
+"""Training of GUI agents in JAX: see ARCHITECTURE.md for the map."""

@@ -1,0 +1,1 @@
+"""What an agent sees, says and does; imports no JAX."""

@@ -1,0 +1,1 @@
+"""Success, grounding and reports."""

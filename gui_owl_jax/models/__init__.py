@@ -1,0 +1,1 @@
+"""Qwen-VL in Flax NNX."""

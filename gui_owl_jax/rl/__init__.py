@@ -1,0 +1,1 @@
+"""MRPO as pure functional transforms."""

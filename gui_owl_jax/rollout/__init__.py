@@ -1,0 +1,1 @@
+"""Sampling engine and agent loop."""

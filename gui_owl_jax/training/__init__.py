@@ -1,0 +1,1 @@
+"""Train state, optimizer, steps, checkpoints and metrics."""
