@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
+
+from gui_owl_jax.agent.devices import DeviceFamily
+
 
 @dataclasses.dataclass(frozen=True)
 class ScreenElement:
@@ -36,3 +40,20 @@ class ScreenElement:
         """Whether pixel (x, y) lies inside the box: left and upper edge included, right and lower edge not."""
         left, top, width, height = self.box
         return left <= x < left + width and top <= y < top + height
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AnnotatedScreen:
+    """A screenshot with what is on it.
+
+    Attributes:
+      image: uint8 [H, W, 3].
+      elements: in reading order.
+      family: device family it was taken on.
+      app: name of the app it shows.
+    """
+
+    image: np.ndarray
+    elements: tuple[ScreenElement, ...]
+    family: DeviceFamily
+    app: str = ""

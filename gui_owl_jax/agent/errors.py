@@ -39,6 +39,7 @@ class ParseReason(enum.StrEnum):
     NO_TOOL_CALL = "no_tool_call"
     UNCLOSED_TAG = "unclosed_tag"
     SEVERAL_TOOL_CALLS = "several_tool_calls"
+    TRAILING_TEXT = "trailing_text"
     BAD_JSON = "bad_json"
     WRONG_TOOL = "wrong_tool"
     UNKNOWN_ACTION = "unknown_action"

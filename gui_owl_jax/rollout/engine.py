@@ -96,11 +96,11 @@ def restrict(logits: jax.Array, top_k: int, top_p: float) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnames=("config", "sampler", "stop_ids", "dtype"))
-def _generate(params, batch, lengths, next_positions, keys, *, config, sampler, stop_ids, dtype):
+def _generate(params, batch, active, keys, *, config, sampler, stop_ids, dtype):
     """Prefill and decode; returns ids, logps, sampler_logps [B, T] and the number of ids kept [B]."""
     rows, prompt_length = batch["tokens"].shape
-    new = sampler.max_new_tokens
-    hidden, cache = qwen_vl.prefill(config, params, batch, prompt_length + new, lengths=lengths, dtype=dtype)
+    new, lengths, next_positions = sampler.max_new_tokens, batch["lengths"], batch["next_position"]
+    hidden, cache = qwen_vl.prefill(config, params, batch, prompt_length + new, dtype=jnp.dtype(dtype))
     stops = jnp.asarray(stop_ids, jnp.int32)
 
     def draw(hidden, step):
@@ -127,15 +127,13 @@ def _generate(params, batch, lengths, next_positions, keys, *, config, sampler, 
         out_sampler = out_sampler.at[:, step].set(sampler_logps)
         kept = kept + ~done
         done = done | jnp.isin(ids, stops)
-        hidden, cache = qwen_vl.decode_step(
-            config, params, cache, ids, next_positions + step, lengths + step, dtype=dtype
-        )
+        hidden, cache = qwen_vl.decode_step(config, params, cache, ids, next_positions + step, lengths + step)
         return step + 1, done, kept, hidden, cache, out_ids, out_logps, out_sampler
 
     empty = jnp.zeros((rows, new), jnp.float32)
     init = (
         jnp.int32(0),
-        lengths == 0,
+        ~active,
         jnp.zeros(rows, jnp.int32),
         hidden,
         cache,
@@ -190,18 +188,16 @@ class Engine:
         length = bucket(max(len(p.ids) for p in prompts), sampler.length_buckets, "length_buckets")
         patches = max(sum(len(im.patches) for im in p.images) for p in prompts)
         patches = bucket(patches, sampler.patch_buckets, "patch_buckets") if patches else 0
-        filled: list[list[layout.Example]] = [[prompt_example(p)] for p in prompts]
-        filled += [[] for _ in range(rows - len(prompts))]
-        batch = layout.lay_out_rows(filled, self.config, length, patches)
-        lengths = (batch["segment_ids"] > 0).sum(axis=1).astype(np.int32)
-        next_positions = np.where(lengths > 0, batch["positions"].max(axis=(1, 2)) + 1, 0).astype(np.int32)
+        # Rows that are only there to fill the bucket hold one token and are done before they start.
+        filler = layout.Example(np.zeros(1, np.int32), np.zeros(1, np.float32), (), {})
+        examples = [prompt_example(p) for p in prompts] + [filler] * (rows - len(prompts))
+        batch = layout.lay_out_prompts(examples, self.config, length, patches)
         keys = np.zeros((rows, 2), np.uint32)
         keys[: len(prompts)] = seeds
         out = _generate(
             params,
             batch,
-            lengths,
-            next_positions,
+            np.arange(rows) < len(prompts),
             keys,
             config=self.config,
             sampler=sampler,

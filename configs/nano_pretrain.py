@@ -1,0 +1,18 @@
+"""Pre-training of the nano model on grounding: list every element of a screen, and click the one that is named.
+
+Command:  python -m launch.train --config=configs/nano_pretrain.py --workdir=runs/quickstart/pretrain
+Hardware: 2 CPU cores.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import nano
+
+
+def get_config(arg: str = "") -> ConfigDict:
+    """`arg` is the folder of the collected trajectories (runs/quickstart/data by default)."""
+    config = nano.get_config()
+    config.data.path = f"{arg or 'runs/quickstart/data'}/train"
+    config.data.mixture.update({"steps": 0.0, "listing": 0.6, "clicks": 0.4})
+    config.steps = 1200
+    return config

@@ -1,0 +1,20 @@
+"""SFT of the nano model on scripted trajectories.
+
+Command:  python -m launch.train --config=configs/nano_sft.py --workdir=runs/quickstart/sft
+Hardware: 2 CPU cores.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import nano
+
+
+def get_config(arg: str = "") -> ConfigDict:
+    """`arg` is the folder of the quickstart's run (runs/quickstart by default)."""
+    run = arg or "runs/quickstart"
+    config = nano.get_config()
+    config.init = f"{run}/pretrain"
+    config.data.path = f"{run}/data/train"
+    config.steps = 300
+    config.optimizer.learning_rate = 2e-3
+    return config

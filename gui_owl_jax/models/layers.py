@@ -1,0 +1,114 @@
+"""Small Flax NNX modules that both towers share.
+
+Every parameter names its logical axes (see `gui_owl_jax.sharding.RULES`) where it is made. Kernels are [in, out].
+Stacks of equal layers are one module whose parameters have a leading layer axis: made by `stack`, run by `scan_layers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+Axes = tuple[str | None, ...]
+Layer = TypeVar("Layer", bound=nnx.Module)
+
+
+def parameter(value: jax.Array, axes: Axes) -> nnx.Param:
+    """Wraps an array as a parameter that knows its logical axes."""
+    return nnx.Param(value, axes=axes)
+
+
+class Linear(nnx.Module):
+    """y = x @ kernel (+ bias), computed in the dtype of x."""
+
+    def __init__(
+        self, inputs: int, outputs: int, axes: Axes, *, rngs: nnx.Rngs, bias: bool = True, scale: float = 1.0
+    ):
+        """Kernel entries start normal with deviation scale / sqrt(inputs), so that x keeps its size; the bias at 0."""
+        initial = jax.random.normal(rngs.params(), (inputs, outputs)) * (scale * inputs**-0.5)
+        self.kernel = parameter(initial, axes)
+        if bias:
+            self.bias = parameter(jnp.zeros(outputs), axes[1:])
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps [..., inputs] to [..., outputs]."""
+        y = x @ self.kernel[...].astype(x.dtype)
+        return y + self.bias[...].astype(x.dtype) if hasattr(self, "bias") else y
+
+
+class Embedding(nnx.Module):
+    """A table of rows."""
+
+    def __init__(self, rows: int, width: int, axes: Axes, *, rngs: nnx.Rngs):
+        self.embedding = parameter(jax.random.normal(rngs.params(), (rows, width)) * 0.02, axes)
+
+
+class LayerNorm(nnx.Module):
+    """Layer normalisation with bias, statistics in float32."""
+
+    def __init__(self, width: int, eps: float):
+        self.scale = parameter(jnp.ones(width), ("norm",))
+        self.bias = parameter(jnp.zeros(width), ("norm",))
+        self.eps = eps
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Normalises the last axis; keeps shape and dtype."""
+        wide = x.astype(jnp.float32)
+        centred = wide - wide.mean(axis=-1, keepdims=True)
+        normed = centred * jax.lax.rsqrt(jnp.square(centred).mean(axis=-1, keepdims=True) + self.eps)
+        return (normed * self.scale[...] + self.bias[...]).astype(x.dtype)
+
+
+class RMSNorm(nnx.Module):
+    """Root-mean-square normalisation; statistics in float32, the weight applied in the dtype of x."""
+
+    def __init__(self, width: int, eps: float):
+        self.scale = parameter(jnp.ones(width), ("norm",))
+        self.eps = eps
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Normalises the last axis; keeps shape and dtype."""
+        wide = x.astype(jnp.float32)
+        normed = wide * jax.lax.rsqrt(jnp.square(wide).mean(axis=-1, keepdims=True) + self.eps)
+        return normed.astype(x.dtype) * self.scale[...].astype(x.dtype)
+
+
+def stack(make: Callable[[nnx.Rngs], Layer], count: int, rngs: nnx.Rngs) -> Layer:
+    """Makes `count` layers as one module whose parameters have a leading axis of that length."""
+    return jax.vmap(lambda key: make(nnx.Rngs(key)))(jax.random.split(rngs.params(), count))
+
+
+def scan_layers(
+    call: Callable[[Any, Any, Any], tuple[Any, Any]],
+    layers: nnx.Module,
+    carry: Any,
+    xs: Any = None,
+    *,
+    start: int = 0,
+    stop: int | None = None,
+    remat: bool = False,
+) -> tuple[Any, Any]:
+    """Runs layers [start, stop) of a stack with `jax.lax.scan`.
+
+    Args:
+      call: (layer, carry, x) -> (carry, y) for one layer.
+      layers: the whole stack.
+      carry: what flows through the layers.
+      xs: arrays with one leading entry for each layer run.
+      start: first layer.
+      stop: layer behind the last one; None: all.
+      remat: keep only the carries for the backward pass and compute the insides of a layer again.
+
+    Returns:
+      the last carry and the stacked ys.
+    """
+
+    def body(carry: Any, layer_x: tuple[Any, Any]) -> tuple[Any, Any]:
+        return call(layer_x[0], carry, layer_x[1])
+
+    chosen = jax.tree.map(lambda a: a[start:stop], layers) if start or stop is not None else layers
+    return jax.lax.scan(jax.checkpoint(body, prevent_cse=False) if remat else body, carry, (chosen, xs))

@@ -1,0 +1,152 @@
+"""The Qwen3-VL vision tower: patches of any number of images per row -> one feature per merged patch, and DeepStack."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from gui_owl_jax.models import rope
+from gui_owl_jax.models.config import QwenVLConfig, VisionConfig
+from gui_owl_jax.models.layers import Embedding, LayerNorm, Linear, scan_layers, stack
+from gui_owl_jax.ops.attention import attention
+
+
+def block_activation(x: jax.Array) -> jax.Array:
+    """The blocks' GELU: the tanh approximation."""
+    return jax.nn.gelu(x, approximate=True)
+
+
+def merger_activation(x: jax.Array) -> jax.Array:
+    """The mergers' GELU: exact (erf)."""
+    return jax.nn.gelu(x, approximate=False)
+
+
+def image_segments(patch_segment_ids: jax.Array) -> jax.Array:
+    """Returns the ids [B, P] inside which patches attend to each other: an image never sees another one."""
+    return patch_segment_ids
+
+
+def tapped_spans(config: VisionConfig) -> list[tuple[int, int]]:
+    """Returns the runs of blocks that end right behind a tapped block, then the rest; (5, 11) of 24: 0-6, 6-12, 12-24."""
+    ends = [index + 1 for index in config.deepstack_indexes]
+    return list(zip([0, *ends], [*ends, config.blocks]))
+
+
+class Block(nnx.Module):
+    """x += attention(norm(x)); x += MLP(norm(x))."""
+
+    def __init__(self, config: VisionConfig, *, rngs: nnx.Rngs):
+        width, residual = config.width, (2 * config.blocks) ** -0.5
+        self.config = config
+        self.norm1 = LayerNorm(width, config.norm_eps)
+        self.qkv = Linear(width, 3 * width, ("vision_embed", "vision_heads"), rngs=rngs)
+        self.proj = Linear(width, width, ("vision_heads", "vision_embed"), rngs=rngs, scale=residual)
+        self.norm2 = LayerNorm(width, config.norm_eps)
+        self.fc1 = Linear(width, config.mlp_width, ("vision_embed", "vision_mlp"), rngs=rngs)
+        self.fc2 = Linear(config.mlp_width, width, ("vision_mlp", "vision_embed"), rngs=rngs, scale=residual)
+
+    def __call__(
+        self, x: jax.Array, cos_sin: tuple[jax.Array, jax.Array], segments: jax.Array, implementation: str
+    ) -> jax.Array:
+        """Maps [B, P, D] to [B, P, D]; segments int [B, P] bound the attention."""
+        batch, patches, width = x.shape
+        qkv = self.qkv(self.norm1(x)).reshape(batch, patches, 3, self.config.heads, self.config.head_width)
+        q, k = rope.rotate(qkv[:, :, 0], cos_sin), rope.rotate(qkv[:, :, 1], cos_sin)
+        window = self.config.window or patches
+        windows = (batch * patches // window, window)
+        mixed = attention(
+            *(y.reshape(*windows, *y.shape[2:]) for y in (q, k, qkv[:, :, 2])),
+            segment_ids=segments.reshape(windows),
+            implementation=implementation,
+        )
+        x = x + self.proj(mixed.reshape(batch, patches, width))
+        return x + self.fc2(block_activation(self.fc1(self.norm2(x))))
+
+
+class Merger(nnx.Module):
+    """Joins the m * m adjacent patches of a token and maps them to the decoder's width.
+
+    The main merger normalises each patch before joining (norm width D), the DeepStack mergers the joined vector (m*m*D).
+    """
+
+    def __init__(self, config: VisionConfig, *, norm_joined: bool, rngs: nnx.Rngs):
+        joined = config.width * config.merge_size**2
+        self.joined = joined
+        self.norm_joined = norm_joined
+        self.norm = LayerNorm(joined if norm_joined else config.width, config.norm_eps)
+        self.fc1 = Linear(joined, joined, ("vision_embed", "vision_mlp"), rngs=rngs)
+        self.fc2 = Linear(joined, config.out_width, ("vision_mlp", "embed"), rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps [B, P, D] to [B, M, out_width]."""
+        if not self.norm_joined:
+            x = self.norm(x)
+        x = x.reshape(x.shape[0], -1, self.joined)
+        if self.norm_joined:
+            x = self.norm(x)
+        return self.fc2(merger_activation(self.fc1(x)))
+
+
+class VisionTower(nnx.Module):
+    """Patch embedding, learned and rotary positions, blocks, merger and DeepStack mergers."""
+
+    def __init__(self, config: QwenVLConfig, *, rngs: nnx.Rngs):
+        tower = config.vision
+        self.config = config
+        self.patch_embed = Linear(
+            tower.patch_columns * tower.temporal_patch_size, tower.width, ("patch", "vision_embed"), rngs=rngs
+        )
+        self.pos_embed = Embedding(tower.num_position_embeddings, tower.width, (None, "vision_embed"), rngs=rngs)
+        self.blocks = stack(lambda r: Block(tower, rngs=r), tower.blocks, rngs)
+        self.merger = Merger(tower, norm_joined=False, rngs=rngs)
+        if tower.deepstack_indexes:
+            make = functools.partial(Merger, tower, norm_joined=True)
+            self.deepstack = stack(lambda r: make(rngs=r), len(tower.deepstack_indexes), rngs)
+
+    def __call__(
+        self, batch: Mapping[str, jax.Array], dtype: jnp.dtype, remat: bool, implementation: str
+    ) -> tuple[jax.Array, jax.Array]:
+        """Returns features [B, M, D] and DeepStack features [X, B, M, D] of a batch's patches."""
+        tower = self.config.vision
+        x = self._embed_patches(batch["patches"], dtype)
+        x = x + interpolate(self.pos_embed.embedding[...], batch["pos_index"], batch["pos_weight"]).astype(dtype)
+        cos_sin = rope.vision_rope(tower, batch["patch_coords"])
+        segments = image_segments(batch["patch_segment_ids"])
+
+        def call(block: Block, x: jax.Array, _: None) -> tuple[jax.Array, None]:
+            return block(x, cos_sin, segments, implementation), None
+
+        taps = []
+        for start, stop in tapped_spans(tower):
+            if start < stop:
+                x, _ = scan_layers(call, self.blocks, x, start=start, stop=stop, remat=remat)
+            taps.append(x)
+        features = self.merger(x)
+        if not tower.deepstack_indexes:
+            return features, jnp.zeros((0, *features.shape), dtype)
+        _, deepstack = scan_layers(lambda merger, _, tap: (None, merger(tap)), self.deepstack, None, jnp.stack(taps[:-1]))
+        return features, deepstack
+
+    def _embed_patches(self, patches: jax.Array, dtype: jnp.dtype) -> jax.Array:
+        """Normalises uint8 [B, P, C*p*p] and projects to [B, P, D].
+
+        An image counts as `temporal_patch_size` equal frames, so their kernels may be added up before the product.
+        """
+        tower = self.config.vision
+        area = tower.patch_size**2
+        mean = np.repeat(np.float32(self.config.image_mean), area)
+        std = np.repeat(np.float32(self.config.image_std), area)
+        pixels = (patches.astype(jnp.float32) / 255 - mean) / std
+        kernel = self.patch_embed.kernel[...].reshape(tower.channels, tower.temporal_patch_size, area, tower.width)
+        kernel = kernel.sum(axis=1).reshape(tower.patch_columns, tower.width)
+        return pixels.astype(dtype) @ kernel.astype(dtype) + self.patch_embed.bias[...].astype(dtype)
+
+
+def interpolate(table: jax.Array, index: jax.Array, weight: jax.Array) -> jax.Array:
+    """Weighted sum, in float32, of the four table rows around each patch: [S*S, D], [B, P, 4] twice -> [B, P, D]."""
+    return jnp.einsum("bpkd,bpk->bpd", table.astype(jnp.float32)[index], weight)

@@ -1,0 +1,153 @@
+"""Losses of packed batches, as shares that add up over rows.
+
+A loss is a sum over tokens divided by a count over the whole batch, never a mean of means: packing, sharding and
+gradient accumulation then change nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from gui_owl_jax.agent.errors import ConfigError
+from gui_owl_jax.models import qwen_vl
+from gui_owl_jax.models.config import QwenVLConfig
+from gui_owl_jax.ops.cross_entropy import TokenStatistics, token_statistics
+from gui_owl_jax.rl import objective as objectives
+from gui_owl_jax.rl.objective import ObjectiveConfig
+from gui_owl_jax.rl.transport import segment_count
+
+Batch = Mapping[str, jax.Array]
+Metrics = dict[str, jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class ComputeConfig:
+    """How a step computes, without a say in what it computes.
+
+    Attributes:
+      dtype: "float32" or "bfloat16", the type of the matmuls; parameters, moments, norms and losses stay float32.
+      remat: recompute the layers' activations in the backward pass.
+      accumulate: microbatches per step, one after the other; must divide the rows of the batch.
+      chunk: tokens of a row whose logits exist at one time.
+      attention: its implementation, see `ops.attention`.
+    """
+
+    dtype: str = "float32"
+    remat: bool = False
+    accumulate: int = 1
+    chunk: int = 128
+    attention: str = "xla"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("float32", "bfloat16"):
+            raise ConfigError(f"compute.dtype: wanted float32 or bfloat16, got {self.dtype!r}")
+        if self.accumulate < 1 or self.chunk < 1:
+            raise ConfigError(f"compute: accumulate and chunk must be at least 1, got {self}")
+
+
+DEFAULT_COMPUTE = ComputeConfig()
+
+
+class Loss(NamedTuple):
+    """A loss in two functions.
+
+    Attributes:
+      count: batch -> f32 scalar, what the loss is divided by; 0: the batch has nothing to teach.
+      shares: (params, rows, batch) -> (loss, metrics): what some rows of the batch contribute, where the count of the
+        whole batch is already divided out. Shares are to be added up, except that of metrics named `*_max` the largest
+        counts.
+    """
+
+    count: Callable[[Batch], jax.Array]
+    shares: Callable[[Any, Batch, Batch], tuple[jax.Array, Metrics]]
+
+
+def token_scores(model: QwenVLConfig, params: Any, batch: Batch, compute: ComputeConfig) -> TokenStatistics:
+    """Scores the tokens under the loss mask by teacher forcing; differentiable in `params`.
+
+    Fields are f32 [B, L]; entry i speaks of token i and is 0 outside the mask. Tokens [a b c d] are predicted from the
+    hidden states of [. a b c]: targets are rolled left by one, scores rolled back. The first token of an example is
+    never under the mask, so nothing is read across examples.
+    """
+    hidden = qwen_vl.hidden_states(
+        model,
+        params,
+        batch,
+        dtype=jnp.dtype(compute.dtype),
+        remat=compute.remat,
+        implementation=compute.attention,
+    )
+    targets = jnp.roll(batch["tokens"], -1, axis=1)
+    scores = token_statistics(hidden, qwen_vl.head_kernel(model, params), targets, chunk=compute.chunk)
+    mask = batch["loss_mask"] > 0
+    return jax.tree.map(lambda score: jnp.where(mask, jnp.roll(score, 1, axis=1), 0.0), scores)
+
+
+def supervised_loss(model: QwenVLConfig, compute: ComputeConfig = DEFAULT_COMPUTE) -> Loss:
+    """Cross-entropy, the mean over the batch's tokens weighted by `loss_mask`.
+
+    Metrics: `accuracy` (share of tokens that are the most likely ones, weighted alike) and `tokens` (sum of the mask).
+    """
+
+    def count(batch: Batch) -> jax.Array:
+        return jnp.sum(batch["loss_mask"])
+
+    def shares(params: Any, rows: Batch, batch: Batch) -> tuple[jax.Array, Metrics]:
+        scores = token_scores(model, params, rows, compute)
+        weights = rows["loss_mask"] / _divisor(count(batch))
+        metrics = {"accuracy": jnp.sum(weights * scores.correct), "tokens": jnp.sum(rows["loss_mask"])}
+        return -jnp.sum(weights * scores.logps), metrics
+
+    return Loss(count, shares)
+
+
+def mrpo_loss(model: QwenVLConfig, objective: ObjectiveConfig, compute: ComputeConfig = DEFAULT_COMPUTE) -> Loss:
+    """The objective of `rl.objective` on sampled tokens.
+
+    Besides the arrays of `models.layout` the batch has, all f32 [B, L]: `advantages`, `weights` (selection weights; a
+    token of weight 0 is as if it were not there) and, where the objective needs or the caller has them,
+    `sampler_logps`, `old_logps`, `ref_logps` (the last two from `steps.score_step`).
+    Metrics: those of `rl.objective.mrpo_objective`.
+    """
+
+    def used(batch: Batch) -> jax.Array:
+        return objectives.used_tokens(batch["loss_mask"], batch["weights"], batch["segment_ids"])
+
+    def count(batch: Batch) -> jax.Array:
+        return objectives.count_units(used(batch), batch["segment_ids"], objective)
+
+    def shares(params: Any, rows: Batch, batch: Batch) -> tuple[jax.Array, Metrics]:
+        scores = token_scores(model, params, rows, compute)
+        loss, metrics = objectives.mrpo_objective(
+            scores.logps,
+            rows.get("old_logps"),
+            rows.get("sampler_logps"),
+            rows.get("ref_logps"),
+            rows["advantages"],
+            rows["weights"],
+            rows["loss_mask"],
+            rows["segment_ids"],
+            objective,
+            entropy=scores.entropy,
+            normalizer=count(batch),
+        )
+        # Means over the tokens (or sequences) of these rows become their parts of the batch's mean.
+        tokens = metrics["tokens"] / _divisor(jnp.sum(used(batch)))
+        sequences = metrics["sequences"] / _divisor(segment_count(used(batch), batch["segment_ids"]))
+        factors = dict.fromkeys(("policy_loss", "tokens", "sequences"), 1.0) | {"mismatch_sequence_mean": sequences}
+        return loss, {
+            name: value if name.endswith("_max") else value * factors.get(name, tokens)
+            for name, value in metrics.items()
+        }
+
+    return Loss(count, shares)
+
+
+def _divisor(count: jax.Array) -> jax.Array:
+    """The count, or 1 where there is nothing to divide."""
+    return jnp.where(count > 0, count, 1.0)

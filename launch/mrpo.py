@@ -1,0 +1,120 @@
+"""MRPO: rollouts in environments, collapse-aware selection, one clipped policy-gradient update (GUI-Owl-1.5, 2.4.3)."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tqdm
+from absl import logging
+from ml_collections import ConfigDict
+
+from gui_owl_jax import sharding
+from gui_owl_jax.agent.context import ContextConfig
+from gui_owl_jax.rl.advantages import AdvantageConfig
+from gui_owl_jax.rl.objective import ObjectiveConfig
+from gui_owl_jax.rl.schedule import ScheduleConfig, make_schedule
+from gui_owl_jax.rl.strategies import SelectionConfig, make_selector, selection_statistics
+from gui_owl_jax.rollout.collector import run_episodes
+from gui_owl_jax.rollout.engine import SamplerConfig
+from gui_owl_jax.training import state as train_state
+from gui_owl_jax.training import steps
+from gui_owl_jax.training.checkpoints import Checkpoints
+from gui_owl_jax.training.metrics import MetricsWriter
+from gui_owl_jax.training.optimizer import OptimizerConfig
+from launch import common, groups, worlds
+
+
+def train(config: ConfigDict, workdir: str) -> None:
+    """Runs MRPO to its end, from the latest checkpoint in `workdir` when there is one."""
+    folder = pathlib.Path(workdir)
+    mesh = sharding.make_mesh(common.build(sharding.MeshConfig, config.mesh, "mesh"))
+    policy = common.load_policy(config, config.init)
+    common.start_run(workdir, config, policy)
+
+    optimizer = common.build(OptimizerConfig, {**config.optimizer, "total_steps": config.steps}, "optimizer")
+    compute = common.build(steps.ComputeConfig, config.compute, "compute")
+    objective = common.build(ObjectiveConfig, config.objective, "objective")
+    selection = common.build(SelectionConfig, config.selection, "selection")
+    advantage = common.build(AdvantageConfig, config.advantage, "advantage")
+    context = common.build(ContextConfig, config.context, "context")
+    schedule = make_schedule(common.build(ScheduleConfig, config.schedule, "schedule"))
+    select = jax.jit(jax.vmap(make_selector(selection)))
+    train_step = steps.mrpo_step(policy.model, optimizer, objective, mesh, compute)
+    score = steps.score_step(policy.model, mesh, compute)
+    engine = common.make_engine(policy, common.build(SamplerConfig, config.sampler, "sampler"), config)
+    world = worlds.open_world(config.env)
+    history = groups.TaskHistory.empty(world.templates())
+    reference = train_state.create_state(policy.model, optimizer, mesh, policy.params).params
+
+    main_process = jax.process_index() == 0
+    with (
+        world.pool() as pool,
+        Checkpoints(folder / "checkpoints", keep=config.keep_checkpoints) as checkpoints,
+        MetricsWriter(folder if main_process else folder / f"process_{jax.process_index()}") as metrics_writer,
+        tqdm.tqdm(total=config.steps, desc=folder.name, unit="update", mininterval=2.0, disable=not main_process) as bar,
+    ):
+        if checkpoints.latest_step is None:
+            state, start = train_state.create_state(policy.model, optimizer, mesh, policy.params), 0
+        else:
+            restored = checkpoints.restore(None, train_state.abstract_state(policy.model, optimizer, mesh))
+            state, start = restored.state, restored.step
+            history = groups.TaskHistory.from_json(restored.extra["history"])
+            logging.info("resuming %s from update %d", workdir, start)
+        metrics_writer.truncate_after(start)
+        bar.update(start)
+
+        for update in range(start + 1, config.steps + 1):
+            clock = time.monotonic()
+            # 1. Which tasks: the schedule weighs device families, the history weighs templates.
+            rng = np.random.default_rng([config.seed, update, jax.process_index()])
+            weights = np.asarray(schedule(update - 1))
+            tasks = groups.draw_tasks(world, rng, weights, history, config.rl)
+
+            # 2. A pool of k n rollouts of each task.
+            size = config.rl.oversample * selection.group_size
+            rollouts = run_episodes(
+                pool,
+                engine,
+                common.local_params(state.params, mesh),
+                policy.processor,
+                [task for task in tasks for _ in range(size)],
+                context,
+                seed=(config.seed, update, jax.process_index()),
+            )
+            pools = [rollouts[i : i + size] for i in range(0, len(rollouts), size)]
+            outcomes, valid = groups.outcome_arrays(pools)
+            history = history.add(tasks, outcomes, valid)
+            rollout_seconds = time.monotonic() - clock
+
+            # 3. Groups that did not collapse, and what each member's actions were worth.
+            key = jax.random.fold_in(jax.random.fold_in(jax.random.key(config.seed), update), jax.process_index())
+            selections = select(jax.random.split(key, len(tasks)), jnp.asarray(outcomes), jnp.asarray(valid))
+            advantages = groups.advantages(advantage, selections, outcomes, valid)
+
+            # 4. One batch of the sampled ids, scored by the reference, and the update.
+            batch = groups.make_batch(pools, selections, advantages, policy, config.rl)
+            placed = steps.put_batch(batch, mesh)
+            if objective.kl_coefficient > 0:
+                placed["ref_logps"] = score(reference, placed)
+            if config.rl.epochs > 1:
+                placed["old_logps"] = score(state.params, placed)
+            for _ in range(config.rl.epochs):
+                state, metrics = train_step(state, placed)
+
+            values = common.to_float(metrics)
+            last = checkpoints.latest_step
+            steps.check_finite(values, update, "none" if last is None else str(checkpoints.path(last)))
+            values |= common.to_float(selection_statistics(selections))
+            values |= groups.rollout_metrics(pools)
+            values |= {f"weight_{name}": float(w) for name, w in zip(("mobile", "desktop", "web"), weights)}
+            seconds = {"rollout_seconds": rollout_seconds, "update_seconds": time.monotonic() - clock}
+            metrics_writer.write(update, values, seconds)
+            bar.set_postfix(success=f"{values['success']:.2f}", refresh=False)
+            if update % config.checkpoint_every == 0 or update == config.steps:
+                metrics_writer.flush()
+                checkpoints.save(update, state, extra={"history": history.to_json()})
+            bar.update()

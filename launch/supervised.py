@@ -1,0 +1,68 @@
+"""Pre-training and SFT: next-token prediction on packed rows."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+
+import jax
+import tqdm
+from absl import logging
+from ml_collections import ConfigDict
+
+from data import pipeline
+from gui_owl_jax import sharding
+from gui_owl_jax.agent.context import ContextConfig
+from gui_owl_jax.training import state as train_state
+from gui_owl_jax.training import steps
+from gui_owl_jax.training.checkpoints import Checkpoints
+from gui_owl_jax.training.metrics import MetricsWriter
+from gui_owl_jax.training.optimizer import OptimizerConfig
+from launch import common
+
+
+def train(config: ConfigDict, workdir: str) -> None:
+    """Runs the stage to its end, from the latest checkpoint in `workdir` when there is one."""
+    folder = pathlib.Path(workdir)
+    mesh = sharding.make_mesh(common.build(sharding.MeshConfig, config.mesh, "mesh"))
+    policy = common.load_policy(config, config.init)
+    common.start_run(workdir, config, policy)
+
+    optimizer = common.build(OptimizerConfig, {**config.optimizer, "total_steps": config.steps}, "optimizer")
+    compute = common.build(steps.ComputeConfig, config.compute, "compute")
+    train_step = steps.supervised_step(policy.model, optimizer, mesh, compute)
+    context = common.build(ContextConfig, config.context, "context")
+    batches = pipeline.make_batches(config.data, policy.processor, policy.model, context, seed=config.seed)
+
+    main_process = jax.process_index() == 0
+    with (
+        Checkpoints(folder / "checkpoints", keep=config.keep_checkpoints) as checkpoints,
+        MetricsWriter(folder if main_process else folder / f"process_{jax.process_index()}") as metrics_writer,
+        tqdm.tqdm(total=config.steps, desc=folder.name, unit="step", mininterval=2.0, disable=not main_process) as bar,
+    ):
+        if checkpoints.latest_step is None:
+            state = train_state.create_state(policy.model, optimizer, mesh, policy.params)
+            start = 0
+        else:
+            abstract = train_state.abstract_state(policy.model, optimizer, mesh)
+            restored = checkpoints.restore(None, abstract, batches)
+            state, start = restored.state, restored.step
+            logging.info("resuming %s from step %d", workdir, start)
+        metrics_writer.truncate_after(start)
+        bar.update(start)
+        clock = time.monotonic()
+        for step in range(start + 1, config.steps + 1):
+            batch = next(batches)
+            state, metrics = train_step(state, steps.put_batch(batch, mesh))
+            if step % config.log_every == 0 or step == config.steps:
+                values = common.to_float(metrics)
+                last = checkpoints.latest_step
+                steps.check_finite(values, step, "none" if last is None else str(checkpoints.path(last)))
+                rate = config.log_every / (time.monotonic() - clock)
+                clock = time.monotonic()
+                metrics_writer.write(step, values, {"steps_per_second": rate})
+                bar.set_postfix(loss=f"{values['loss']:.3f}", accuracy=f"{values['accuracy']:.3f}", refresh=False)
+            if step % config.checkpoint_every == 0 or step == config.steps:
+                metrics_writer.flush()
+                checkpoints.save(step, state, data_iterator=batches)
+            bar.update()
