@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gui_owl_jax.agent.context import ContextConfig, Message, build_messages
+from gui_owl_jax.agent.context import ContextConfig, build_messages
 from gui_owl_jax.agent.errors import DataError, ParseError, TransportError
 from gui_owl_jax.agent.parsing import render_response
+from gui_owl_jax.agent.prompts import Message
 from gui_owl_jax.agent.trajectory import Step, Trajectory
 from gui_owl_jax.hf.images import image_patches
 from gui_owl_jax.hf.processor import EncodedPrompt, Processor
@@ -31,7 +32,9 @@ def prompt_example(prompt: EncodedPrompt, response: np.ndarray) -> Example:
     return _example(prompt.ids, response, loss_mask, prompt.images, {})
 
 
-def chat_example(messages: Sequence[Message], images: dict[int, np.ndarray], text: str, processor: Processor) -> Example:
+def chat_example(
+    messages: Sequence[Message], images: dict[int, np.ndarray], text: str, processor: Processor
+) -> Example:
     """Returns the example of a prompt and the text that should answer it; loss on the text and its im_end."""
     return prompt_example(processor.encode_prompt(messages, images), processor.encode_response(text))
 
@@ -72,7 +75,10 @@ def step_example(trajectory: Trajectory, index: int, processor: Processor, conte
       DataError: the step has no response to imitate.
     """
     steps = trajectory.steps
-    messages = build_messages(trajectory.instruction, trajectory.family, steps[:index], context)
+    said = steps[index].observation.text
+    messages = build_messages(
+        trajectory.instruction, trajectory.family, steps[:index], context, observation_text=said
+    )
     images = {i: step.observation.image for i, step in enumerate(steps[: index + 1])}
     return chat_example(messages, images, response_text(trajectory, index), processor)
 
@@ -127,7 +133,7 @@ def _transported_images(trajectory: Trajectory, step: Step, processor: Processor
     images = tuple(image_patches(screen, processor.image_config) for screen in screens)
     pads = int(np.count_nonzero(np.asarray(step.prompt_ids) == processor.tokenizer.image_pad))
     merged = sum(len(image.patches) for image in images) // processor.image_config.merge_size**2
-    if pads != merged:
+    if pads < merged:  # more are possible: an earlier turn of the prompt may hold sampled ones
         raise TransportError(f"{where} has {pads} image tokens in its prompt, its screenshots make {merged}")
     return images
 

@@ -104,8 +104,6 @@ class RecordDecoder:
         """Turns any error of reading into a `DataError` that names the place."""
         try:
             yield
-        except DataError:
-            raise
         except KeyError as error:
             raise DataError(f"{self._place}: the field {error} is missing") from error
         except Exception as error:

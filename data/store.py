@@ -4,7 +4,7 @@
     source = TrajectorySource("runs/demo/rpa")
     source[7]  # a Trajectory, screenshots and token arrays bit for bit as they were written
 
-Metadata must be plain JSON values; tuples in it come back as lists. The file format is that of `data.records`.
+Metadata must be plain JSON values. The file format is that of `data.records`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,11 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from data.records import RecordDecoder, RecordEncoder, RecordSource, write_records
-from gui_owl_jax.agent.actions import Action
 from gui_owl_jax.agent.devices import DeviceFamily
 from gui_owl_jax.agent.elements import AnnotatedScreen, ScreenElement
 from gui_owl_jax.agent.errors import DataError
-from gui_owl_jax.agent.trajectory import Observation, Step, Trajectory
-
-_STEP_ARRAYS = ("token_ids", "logps", "sampler_logps", "prompt_ids")
-_STEP_TEXTS = ("thought", "conclusion", "response", "error", "state_hash")
+from gui_owl_jax.agent.trajectory import Trajectory, trajectory_arrays, trajectory_from_json, trajectory_to_json
 
 
 def write_trajectories(prefix: str | Path, trajectories: Iterable[Trajectory], shards: int = 1) -> list[Path]:
@@ -65,7 +59,7 @@ class TrajectorySource(Sequence[Trajectory]):
         """Returns the number of steps of trajectory `index` without decoding its images."""
         decoder = self._decoder(index)
         with decoder.explained():
-            return len(decoder.body["steps"])
+            return len(decoder.body["images"])
 
     def _decoder(self, index: int) -> RecordDecoder:
         return RecordDecoder(self._records[index], "trajectory", self._records.place(index))
@@ -89,32 +83,20 @@ class ScreenSource(Sequence[AnnotatedScreen]):
 
 def _encode_trajectory(trajectory: Trajectory) -> bytes:
     encoder = RecordEncoder()
-    try:
-        body = {
-            field.name: getattr(trajectory, field.name)
-            for field in dataclasses.fields(trajectory)
-            if field.name not in ("steps", "family", "metadata")
-        }
-        body |= {
-            "family": str(trajectory.family),
-            "steps": [_encode_step(encoder, step) for step in trajectory.steps],
-            "metadata": dict(trajectory.metadata),
-        }
-        return encoder.record("trajectory", body)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"trajectory of task {trajectory.task_id} cannot be written: {error}") from error
+    body = {
+        "trajectory": trajectory_to_json(trajectory),
+        "images": [encoder.image(step.observation.image) for step in trajectory.steps],
+        "arrays": {name: encoder.array(array) for name, array in trajectory_arrays(trajectory).items()},
+    }
+    return encoder.record("trajectory", body)
 
 
-def _encode_step(encoder: RecordEncoder, step: Step) -> dict[str, object]:
-    body: dict[str, object] = {name: getattr(step, name) for name in _STEP_TEXTS}
-    body["image"] = encoder.image(step.observation.image)
-    body["text"] = step.observation.text
-    body["action"] = None if step.action is None else _without_none(dataclasses.asdict(step.action))
-    body["image_steps"] = [int(i) for i in step.image_steps]
-    for name in _STEP_ARRAYS:
-        if getattr(step, name) is not None:
-            body[name] = encoder.array(getattr(step, name))
-    return body
+def _decode_trajectory(decoder: RecordDecoder) -> Trajectory:
+    with decoder.explained():
+        body = decoder.body
+        images = [decoder.image(reference) for reference in body["images"]]
+        arrays = {name: decoder.array(reference) for name, reference in body["arrays"].items()}
+        return trajectory_from_json(body["trajectory"], images, arrays)
 
 
 def _encode_screen(screen: AnnotatedScreen) -> bytes:
@@ -131,40 +113,13 @@ def _encode_screen(screen: AnnotatedScreen) -> bytes:
         raise DataError(f"screen of {screen.app} cannot be written: {error}") from error
 
 
-def _without_none(values: dict[str, object]) -> dict[str, object]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _decode_trajectory(decoder: RecordDecoder) -> Trajectory:
-    with decoder.explained():
-        body = dict(decoder.body)
-        body["family"] = DeviceFamily(body["family"])
-        body["steps"] = tuple(_decode_step(decoder, step) for step in body["steps"])
-        body["subtasks"] = tuple(body["subtasks"])
-        for field in dataclasses.fields(Trajectory):
-            body[field.name]  # a field that is missing is an error, not its default
-        return Trajectory(**body)
-
-
-def _decode_step(decoder: RecordDecoder, body: dict) -> Step:
-    arrays = {name: decoder.array(body[name]) for name in _STEP_ARRAYS if name in body}
-    action = body["action"]
-    return Step(
-        observation=Observation(image=decoder.image(body["image"]), text=body["text"]),
-        action=None if action is None else Action(**{name: _frozen(value) for name, value in action.items()}),
-        image_steps=tuple(body["image_steps"]),
-        **{name: body[name] for name in _STEP_TEXTS},
-        **arrays,
-    )
-
-
 def _decode_screen(decoder: RecordDecoder) -> AnnotatedScreen:
     with decoder.explained():
         body = decoder.body
         elements = tuple(
             ScreenElement(**{name: _frozen(value) for name, value in element.items()}) for element in body["elements"]
         )
-        image: np.ndarray = decoder.image(body["image"])
+        image = decoder.image(body["image"])
         return AnnotatedScreen(image=image, elements=elements, family=DeviceFamily(body["family"]), app=body["app"])
 
 

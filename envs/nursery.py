@@ -27,7 +27,8 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from envs.interface import Environment, check_result
 from gui_owl_jax.agent.errors import EnvError
@@ -42,14 +43,15 @@ def encode(message: object) -> bytes:
     return _HEADER.pack(len(payload)) + payload
 
 
-def decode(frame: bytearray) -> tuple[bool, object]:
-    """Returns (True, message) if `frame` holds a whole frame, (False, None) if bytes are still to come."""
-    if len(frame) < _HEADER.size:
-        return False, None
-    (length,) = _HEADER.unpack_from(frame)
-    if len(frame) < _HEADER.size + length:
-        return False, None
-    return True, pickle.loads(memoryview(frame)[_HEADER.size : _HEADER.size + length])
+def decode_all(buffer: bytearray) -> Iterator[Any]:
+    """Takes the whole messages out of `buffer`; leaves the bytes of one that is still to come."""
+    while len(buffer) >= _HEADER.size:
+        end = _HEADER.size + _HEADER.unpack_from(buffer)[0]
+        if len(buffer) < end:
+            return
+        payload = bytes(memoryview(buffer)[_HEADER.size : end])
+        del buffer[:end]
+        yield pickle.loads(payload)
 
 
 def send(sock: socket.socket, message: object) -> None:
@@ -57,7 +59,7 @@ def send(sock: socket.socket, message: object) -> None:
     sock.sendall(encode(message))
 
 
-def receive(sock: socket.socket) -> object:
+def receive(sock: socket.socket) -> Any:
     """Receives one message from a blocking socket.
 
     Raises:
@@ -122,28 +124,26 @@ def describe(error: BaseException) -> str:
 
 
 def serve(sock: socket.socket, make: Callable[[], Environment]) -> None:
-    """Runs one environment: answers (method, argument) with (ok, value or message) until told to close.
+    """Runs one environment: says whether it could be made, then answers calls until told to close.
 
-    The environment is made at once, so that a slow start passes while other slots work; an error in making it
-    answers the first call.
+    A call is (method, argument), an answer (True, value) or (False, message). The environment is made at once, so
+    that a slow start passes while other slots work.
     """
-    environment, start_error = None, ""
     try:
         environment = make()
     except Exception as error:
-        start_error = f"the factory raised {describe(error)}"
+        send(sock, (False, f"the factory raised {describe(error)}"))
+        return
+    send(sock, (True, None))
     while True:
         try:
             method, argument = receive(sock)
         except (EOFError, ConnectionError):
             method, argument = "close", None
         if method == "close":
-            if environment is not None:
-                environment.close()
+            environment.close()
             return
         try:
-            if environment is None:
-                raise EnvError(start_error)
             answer = encode((True, call_environment(environment, method, argument)))
         except BaseException as error:  # SystemExit too: leaving is no answer
             answer = encode((False, describe(error)))

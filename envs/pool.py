@@ -30,7 +30,7 @@ from typing import Self
 from absl import logging
 
 from envs import nursery
-from envs.interface import Environment, EnvFailure, FailureKind, StepResult, TaskSpec
+from envs.interface import EnvFailure, Environment, FailureKind, StepResult, TaskSpec
 from gui_owl_jax.agent.actions import Action
 from gui_owl_jax.agent.errors import EnvError
 
@@ -39,6 +39,7 @@ _METHODS = ("reset", "step", "snapshot", "restore")
 _RUNNING_ONLY = ("step", "snapshot")
 _REMEMBERED_STATES = 65_536
 _CHUNK = 1 << 20
+_NURSERY_DEADLINE_S = 120.0  # it imports the environment's module, then forks and kills: nothing that hangs
 
 
 class Pool(abc.ABC):
@@ -108,6 +109,7 @@ class Pool(abc.ABC):
         finished, self._finished = self._finished, {}
         return finished
 
+    @abc.abstractmethod
     def close(self) -> None:
         """Ends all environments; the pool is not used afterwards. A second call does nothing."""
 
@@ -220,12 +222,16 @@ class _Worker:
     def __init__(self, sock: socket.socket, pid: int):
         self.sock = sock
         self.pid = pid
-        self.fresh = True  # has answered no call yet
+        self.starting = True  # has not said yet that its environment is made
         self.resets = 0
         self.outgoing = memoryview(b"")
         self.incoming = bytearray()
-        self.deadline = 0.0
-        self.allowed_s = 0.0
+        self.allow(0.0)
+
+    def allow(self, seconds: float) -> None:
+        """Sets the deadline so many seconds from now."""
+        self.allowed_s = seconds
+        self.deadline = time.monotonic() + seconds
 
 
 class EnvPool(Pool):
@@ -236,7 +242,7 @@ class EnvPool(Pool):
       size: number of slots.
       deadline_s: seconds that a call may take.
       reset_deadline_s: seconds for `reset` and `restore`; None means `deadline_s`.
-      start_deadline_s: seconds that a new process may take to make its environment, on top of its first call.
+      start_deadline_s: seconds that a new process may take to make its environment; its first call waits for that.
       recycle_after: a process is replaced after so many resets, against slow leaks; None for never.
       memory_limit_mb: address space of a process; beyond it allocations raise MemoryError. None for no limit.
       verify_resets: whether a task whose start state differs between resets counts as a crash.
@@ -258,10 +264,9 @@ class EnvPool(Pool):
         verify_resets: bool = True,
     ):
         super().__init__(size, verify_resets)
-        self._deadlines = {method: deadline_s for method in _METHODS}
+        self._deadlines = {method: deadline_s for method in _METHODS} | {"start": start_deadline_s}
         if reset_deadline_s is not None:
             self._deadlines |= {"reset": reset_deadline_s, "restore": reset_deadline_s}
-        self._start_deadline_s = start_deadline_s
         self._recycle_after = recycle_after
         try:
             self._nursery_arguments = (pickle.dumps(factory), (memory_limit_mb or 0) << 20)
@@ -271,7 +276,7 @@ class EnvPool(Pool):
             raise EnvError(f"environment factory {factory!r} is in __main__; move it to a module")
         self._selector = selectors.DefaultSelector()
         self._workers: list[_Worker] = []
-        self._nursery = _Nursery(*self._nursery_arguments, start_deadline_s)
+        self._nursery = _Nursery(*self._nursery_arguments)
         self._finalizer = weakref.finalize(self, _Nursery.stop, self._nursery)
         for _ in range(size):
             self._workers.append(self._spawn())
@@ -312,7 +317,7 @@ class EnvPool(Pool):
         except (OSError, EOFError):  # the nursery was killed, and its workers with it
             logging.warning("the environment nursery ended; starting a new one")
             self._finalizer()
-            self._nursery = _Nursery(*self._nursery_arguments, self._start_deadline_s)
+            self._nursery = _Nursery(*self._nursery_arguments)
             self._finalizer = weakref.finalize(self, _Nursery.stop, self._nursery)
             return _Worker(*self._nursery.spawn())
 
@@ -330,8 +335,7 @@ class EnvPool(Pool):
                 self.stats["recycled"] += 1
                 worker = self._workers[slot]
             worker.resets += 1
-        worker.allowed_s = self._deadlines[method] + (self._start_deadline_s if worker.fresh else 0.0)
-        worker.deadline = time.monotonic() + worker.allowed_s
+        worker.allow(self._deadlines["start" if worker.starting else method])
         worker.outgoing = memoryview(nursery.encode((method, argument)))
         worker.incoming = bytearray()
         self._selector.register(worker.sock, selectors.EVENT_READ | selectors.EVENT_WRITE, slot)
@@ -349,7 +353,7 @@ class EnvPool(Pool):
             self._end(slot, EnvFailure(FailureKind.TIMEOUT, message))
 
     def _advance(self, slot: int) -> None:
-        """Sends and receives what the slot's socket takes and gives without waiting."""
+        """Sends and receives what the slot's socket takes and gives without waiting; ends the call if it is over."""
         worker = self._workers[slot]
         try:
             if worker.outgoing:
@@ -366,14 +370,16 @@ class EnvPool(Pool):
             return self._end(slot, EnvFailure(FailureKind.DIED, "the process ended"))
         worker.incoming += received
         try:
-            whole, answer = nursery.decode(worker.incoming)
-            if not whole:
-                return None
-            good, value = answer  # type: ignore[misc]
+            messages = list(nursery.decode_all(worker.incoming))
         except Exception as error:  # an answer that does not unpickle
             return self._end(slot, EnvFailure(FailureKind.CRASH, nursery.describe(error)))
-        worker.fresh = False
-        self._end(slot, value if good else EnvFailure(FailureKind.CRASH, str(value)))
+        for good, value in messages:
+            if not good:
+                return self._end(slot, EnvFailure(FailureKind.CRASH, value))
+            if not worker.starting:
+                return self._end(slot, value)
+            worker.starting = False
+            worker.allow(self._deadlines[self._pending[slot][0]])
 
     def _end(self, slot: int, outcome: object) -> None:
         worker = self._workers[slot]
@@ -385,7 +391,7 @@ class EnvPool(Pool):
 class _Nursery:
     """The caller's end of the nursery process."""
 
-    def __init__(self, factory: bytes, memory_limit: int, deadline_s: float):
+    def __init__(self, factory: bytes, memory_limit: int):
         self._control, theirs = socket.socketpair()
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
@@ -400,7 +406,7 @@ class _Nursery:
             start_new_session=True,  # an interrupt from the terminal reaches the caller only
         )
         theirs.close()
-        self._control.settimeout(deadline_s)
+        self._control.settimeout(_NURSERY_DEADLINE_S)
         try:
             nursery.send(self._control, (factory, memory_limit))
             error = nursery.receive(self._control)

@@ -122,6 +122,11 @@ def make_that_raises() -> CountingEnvironment:
     raise OSError("no display")
 
 
+def make_that_hangs() -> CountingEnvironment:
+    """A factory that never returns."""
+    return misbehave("hang")
+
+
 def make_large() -> CountingEnvironment:
     """Makes an environment with screens of several megabytes."""
 

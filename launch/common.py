@@ -7,14 +7,16 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from absl import logging
+from absl import app, logging
 from ml_collections import ConfigDict
 
-from gui_owl_jax.agent.errors import CheckpointError, ConfigError
+from gui_owl_jax.agent.errors import CheckpointError, ConfigError, GuiOwlError
 from gui_owl_jax.hf import checkpoint as hf_checkpoint
 from gui_owl_jax.hf import config_io
 from gui_owl_jax.hf.images import ImageConfig
@@ -23,6 +25,7 @@ from gui_owl_jax.hf.tokenizer import Tokenizer, qwen_tokenizer, small_tokenizer
 from gui_owl_jax.models import config as model_config
 from gui_owl_jax.models import qwen_vl
 from gui_owl_jax.models.config import QwenVLConfig
+from gui_owl_jax.rollout.engine import Engine, SamplerConfig
 from gui_owl_jax.training.checkpoints import Checkpoints
 
 T = TypeVar("T")
@@ -169,6 +172,41 @@ def load_policy(config: ConfigDict, source: str, *, step: int | None = None, mes
     raise CheckpointError(
         f'{source}: neither a run folder (run.json) nor a Hugging Face checkpoint (config.json), nor "random"'
     )
+
+
+def make_engine(policy: Policy, sampler: SamplerConfig, config: ConfigDict) -> Engine:
+    """The sampler of a policy; a response ends with im_end or endoftext."""
+    tokenizer = policy.processor.tokenizer
+    return Engine(policy.model, sampler, (tokenizer.im_end, tokenizer.endoftext), config.compute.dtype)
+
+
+def local_params(params: Any) -> Any:
+    """Parameters for sampling on this host: gathered onto its first device when they are sharded over a mesh."""
+    device = jax.local_devices()[0]
+    if all(leaf.sharding.device_set == {device} for leaf in jax.tree.leaves(params)):
+        return params
+    gathered = jax.tree.map(lambda leaf: jax.device_get(_replicate(leaf)), params)
+    return jax.device_put(gathered, device)
+
+
+def _replicate(leaf: jax.Array) -> jax.Array:
+    where = jax.sharding.NamedSharding(leaf.sharding.mesh, jax.sharding.PartitionSpec())
+    return jax.jit(lambda x: x, out_shardings=where)(leaf).addressable_data(0)
+
+
+def run_main(main: Callable[[list[str]], None]) -> None:
+    """Runs an absl main; an error of ours ends the program with one line instead of a traceback."""
+
+    def guarded(argv: list[str]) -> None:
+        try:
+            main(argv)
+        except GuiOwlError as error:
+            logging.debug("traceback", exc_info=True)
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            sys.exit(1)
+
+    logging.use_absl_handler()
+    app.run(guarded)
 
 
 def per_host(items: list) -> list:

@@ -79,7 +79,7 @@ def train(config: ConfigDict, workdir: str) -> None:
             rollouts = run_episodes(
                 pool,
                 engine,
-                common.local_params(state.params, mesh),
+                common.local_params(state.params),
                 policy.processor,
                 [task for task in tasks for _ in range(size)],
                 context,
@@ -97,7 +97,7 @@ def train(config: ConfigDict, workdir: str) -> None:
 
             # 4. One batch of the sampled ids, scored by the reference, and the update.
             batch = groups.make_batch(pools, selections, advantages, policy, config.rl)
-            placed = steps.put_batch(batch, mesh)
+            placed = sharding.put_batch(batch, mesh)
             if objective.kl_coefficient > 0:
                 placed["ref_logps"] = score(reference, placed)
             if config.rl.epochs > 1:

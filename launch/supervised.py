@@ -53,7 +53,7 @@ def train(config: ConfigDict, workdir: str) -> None:
         clock = time.monotonic()
         for step in range(start + 1, config.steps + 1):
             batch = next(batches)
-            state, metrics = train_step(state, steps.put_batch(batch, mesh))
+            state, metrics = train_step(state, sharding.put_batch(batch, mesh))
             if step % config.log_every == 0 or step == config.steps:
                 values = common.to_float(metrics)
                 last = checkpoints.latest_step

@@ -10,6 +10,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from gui_owl_jax.agent.devices import (
     ACTION_TABLE,
@@ -93,7 +94,7 @@ def action_from_call(family: DeviceFamily, call: ToolCall) -> Action:
       ParseError: the call is not exactly one action of the family (see `ParseReason`).
     """
     if call.name != tool_name(family):
-        raise ParseError(ParseReason.WRONG_TOOL, f"{call.name!r} was called, {family} has {tool_name(family)!r}")
+        raise ParseError(ParseReason.WRONG_TOOL, f"{call.name!r:.80} was called, {family} has {tool_name(family)!r}")
     arguments = {name: value for name, value in call.arguments.items() if value is not None}
     if "action" not in arguments:
         raise ParseError(ParseReason.MISSING_ARGUMENT, "'action' is missing")
@@ -106,8 +107,8 @@ def action_from_call(family: DeviceFamily, call: ToolCall) -> Action:
     unknown = [name for name in call.arguments if name != "action" and name not in ARGUMENT_NAMES]
     unknown += [name for name in arguments if name in ARGUMENT_NAMES and name not in spec.arguments]
     if unknown:
-        raise ParseError(ParseReason.UNKNOWN_ARGUMENT, f"{kind} does not take {unknown}")
-    values = {name: _READERS[name](f"{kind}.{name}", value) for name, value in arguments.items()}
+        raise ParseError(ParseReason.UNKNOWN_ARGUMENT, f"{kind} does not take {unknown!s:.200}")
+    values: dict[str, Any] = {name: _READERS[name](f"{kind}.{name}", value) for name, value in arguments.items()}
     if values.get("label") == WINDOW and kind != "scroll":
         raise ParseError(ParseReason.BAD_ARGUMENT, f"{kind}.label: {WINDOW} can only be scrolled")
     return Action(kind=str(kind), **values)
@@ -132,9 +133,7 @@ def call_from_action(family: DeviceFamily, action: Action) -> ToolCall:
     return ToolCall(raw.name, arguments)
 
 
-def to_pixels(
-    coordinate: tuple[float, float], width: int, height: int, scale: float = SCALE
-) -> tuple[int, int]:
+def to_pixels(coordinate: tuple[float, float], width: int, height: int, scale: float = SCALE) -> tuple[int, int]:
     """The pixel (x, y) of a screen [height, width] that a relative coordinate falls on.
 
     value / scale * size, rounded down; the far edge (value == scale) belongs to the last pixel.
@@ -162,7 +161,7 @@ def from_pixels(x: float, y: float, width: int, height: int) -> tuple[int, int]:
     _check_size(width, height)
     if not (0 <= x < width and 0 <= y < height):
         raise DataError(f"pixel ({x}, {y}) lies outside the screen of {width}x{height}")
-    return _grid(math.floor(x), width), _grid(math.floor(y), height)
+    return _grid(int(x), width), _grid(int(y), height)  # not negative: int rounds down
 
 
 def _grid(pixel: int, size: int) -> int:
@@ -178,7 +177,7 @@ def _check_size(width: int, height: int) -> None:
 def _spec(family: DeviceFamily, kind: object) -> ActionSpec:
     table = ACTION_TABLE[family]
     if not isinstance(kind, str) or kind not in table:
-        raise ParseError(ParseReason.UNKNOWN_ACTION, f"{kind!r} is none of {', '.join(table)}")
+        raise ParseError(ParseReason.UNKNOWN_ACTION, f"{kind!r:.80} is none of {', '.join(table)}")
     return table[kind]
 
 

@@ -6,6 +6,7 @@ one place where an action and its arguments are named: the schemas, the parser a
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
 import types
@@ -126,7 +127,10 @@ _POINT = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems
 _ARGUMENTS: dict[str, dict[str, object]] = {
     "coordinate": {"description": "The point (x, y) on the 1000x1000 screen.", **_POINT},
     "coordinate2": {"description": "The end point (x2, y2) on the 1000x1000 screen.", **_POINT},
-    "label": {"description": f"The number of the element, or {WINDOW} to scroll the page.", "type": ["integer", "string"]},
+    "label": {
+        "description": f"The number of the element, or {WINDOW} to scroll the page.",
+        "type": ["integer", "string"],
+    },
     "text": {"description": "The text.", "type": "string"},
     "option": {"description": "The option to choose, as it is written in the list.", "type": "string"},
     "keys": {"description": "The names of the keys.", "type": "array", "items": {"type": "string"}, "minItems": 1},
@@ -161,7 +165,10 @@ def tool_schema(family: DeviceFamily) -> dict[str, object]:
     for name, schema in _ARGUMENTS.items():
         users = [f"`action={kind}`" for kind, spec in table.items() if name in spec.arguments]
         if users:
-            properties[name] = {**schema, "description": f"{schema['description']} Used only by {', '.join(users)}."}
+            properties[name] = {
+                **copy.deepcopy(schema),
+                "description": f"{schema['description']} Used only by {', '.join(users)}.",
+            }
     first, *notes = _DESCRIPTIONS[family]
     return {
         "type": "function",

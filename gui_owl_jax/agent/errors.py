@@ -37,15 +37,15 @@ class ParseReason(enum.StrEnum):
     """Why a model output is not an action."""
 
     NO_TOOL_CALL = "no_tool_call"
-    UNCLOSED_TAG = "unclosed_tag"
+    UNCLOSED_TAG = "unclosed_tag"  # a tag without its partner
     SEVERAL_TOOL_CALLS = "several_tool_calls"
-    TRAILING_TEXT = "trailing_text"
+    TRAILING_TEXT = "trailing_text"  # words behind the call
     BAD_JSON = "bad_json"
     WRONG_TOOL = "wrong_tool"
     UNKNOWN_ACTION = "unknown_action"
     MISSING_ARGUMENT = "missing_argument"
-    UNKNOWN_ARGUMENT = "unknown_argument"
-    BAD_ARGUMENT = "bad_argument"
+    UNKNOWN_ARGUMENT = "unknown_argument"  # an argument that the action does not have
+    BAD_ARGUMENT = "bad_argument"  # a value of the wrong type or shape
     OUT_OF_RANGE = "out_of_range"
 
 

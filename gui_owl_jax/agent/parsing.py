@@ -28,8 +28,7 @@ from gui_owl_jax.agent.devices import DeviceFamily
 from gui_owl_jax.agent.errors import DataError, ParseError, ParseReason
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
-_THINK_OPEN = re.compile(r"<(think|thinking)>")
-_THINK_CLOSE = re.compile(r"</(?:think|thinking)>")
+_THINK = re.compile(r"<(?P<slash>/?)(?P<name>think|thinking)>")
 _TAG = re.compile(r"</?(?:think|thinking|tool_call)>")
 _ACTION_LINE = re.compile(r"^[ \t]*Action:", re.MULTILINE)
 _LINE_BREAK = re.compile(r"\s*[\r\n]\s*")
@@ -69,6 +68,8 @@ def parse_response(text: str, family: DeviceFamily, *, extra_tools: Collection[s
     start = body.find(_OPEN)
     if start < 0:
         raise ParseError(ParseReason.NO_TOOL_CALL, f"no {_OPEN} in {text[-80:]!r}")
+    if _CLOSE in body[:start]:
+        raise ParseError(ParseReason.UNCLOSED_TAG, f"{_CLOSE} closes nothing")
     prose, conclusion = _split_prose(body[:start])
     call = _read_call(body, start + len(_OPEN))
     if call.name in extra_tools:
@@ -105,25 +106,22 @@ def render_response(conclusion: str, action: Action, family: DeviceFamily, thoug
 
 def _split_thought(text: str) -> tuple[str, str]:
     """(thought, rest): takes the think blocks that stand before the call out of the text."""
-    thoughts = []
-    while True:
-        head = text.partition(_OPEN)[0]  # think tags after this are typed text
-        opening, closing = _THINK_OPEN.search(head), _THINK_CLOSE.search(head)
-        if opening is None and closing is None:
-            return "\n".join(filter(None, thoughts)), text
-        if opening is None or (closing is not None and closing.start() < opening.start()):
+    thoughts: list[str] = []
+    while tag := _THINK.search(text.partition(_OPEN)[0]):  # think tags behind the call's tag are typed text
+        if tag["slash"]:
             if thoughts:
-                raise ParseError(ParseReason.UNCLOSED_TAG, f"{closing[0]} closes nothing")
+                raise ParseError(ParseReason.UNCLOSED_TAG, f"{tag[0]} closes nothing")
             # The chat template of the thinking models ends the prompt with the opening tag.
-            thoughts.append(head[: closing.start()].strip())
-            text = text[closing.end() :]
-            continue
-        close = f"</{opening[1]}>"
-        end = text.find(close, opening.end())
-        if end < 0:
-            raise ParseError(ParseReason.UNCLOSED_TAG, f"{opening[0]} has no {close}")
-        thoughts += [text[: opening.start()].strip(), text[opening.end() : end].strip()]
-        text = text[end + len(close) :]
+            thoughts.append(text[: tag.start()].strip())
+            text = text[tag.end() :]
+        else:
+            close = f"</{tag['name']}>"
+            end = text.find(close, tag.end())
+            if end < 0:
+                raise ParseError(ParseReason.UNCLOSED_TAG, f"{tag[0]} has no {close}")
+            thoughts.append(text[tag.end() : end].strip())
+            text = f"{text[: tag.start()]}\n{text[end + len(close) :]}"
+    return "\n".join(filter(None, thoughts)), text
 
 
 def _split_prose(prose: str) -> tuple[str, str]:
@@ -160,7 +158,7 @@ def _check_call(value: object) -> ToolCall:
     if not isinstance(value, dict):
         raise ParseError(ParseReason.BAD_JSON, f"the call is {type(value).__name__}, must be an object")
     if unknown := sorted(set(value) - {"name", "arguments"}):
-        raise ParseError(ParseReason.UNKNOWN_ARGUMENT, f"the call has {unknown} beside name and arguments")
+        raise ParseError(ParseReason.UNKNOWN_ARGUMENT, f"the call has {unknown!s:.200} beside name and arguments")
     if not isinstance(value.get("name"), str):
         raise ParseError(ParseReason.WRONG_TOOL, "the call has no name")
     if "arguments" not in value:
@@ -171,9 +169,11 @@ def _check_call(value: object) -> ToolCall:
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        raise ValueError(f"duplicate keys in {[key for key, _ in pairs]}")
+    members: dict[str, object] = {}
+    for key, value in pairs:
+        if key in members:  # the last one would win silently
+            raise ValueError(f"duplicate key {key!r:.80}")
+        members[key] = value
     return members
 
 

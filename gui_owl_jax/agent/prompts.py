@@ -78,9 +78,7 @@ class SampledTurn:
 Piece = str | Special | ImageRef | SampledTurn
 
 
-def system_prompt(
-    family: DeviceFamily, style: str = "full", extra_tools: Sequence[Mapping[str, object]] = ()
-) -> str:
+def system_prompt(family: DeviceFamily, style: str = "full", extra_tools: Sequence[Mapping[str, object]] = ()) -> str:
     """The system message.
 
     Args:
@@ -185,9 +183,7 @@ def _assistant_content(message: Message) -> list[Piece]:
     texts = [part for part in message.content if isinstance(part, str)]
     for index, call in enumerate(message.tool_calls):
         texts += ["\n"] if index or message.content else []
-        texts.append(
-            f'<tool_call>\n{{"name": "{call.name}", "arguments": {_dump(call.arguments)}}}\n</tool_call>'
-        )
+        texts.append(f'<tool_call>\n{{"name": "{call.name}", "arguments": {_dump(call.arguments)}}}\n</tool_call>')
     if message.token_ids is not None:
         return [SampledTurn(message.token_ids, "".join(texts))]
     return list(texts)

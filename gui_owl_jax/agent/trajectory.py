@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -269,7 +270,7 @@ def _step_to_json(step: Step) -> dict[str, object]:
 def _step_from_json(index: int, data: object, image: np.ndarray, arrays: dict[str, np.ndarray]) -> Step:
     where = f"trajectory: steps[{index}]"
     values = _exact(where, data, _STEP_KEYS)
-    found = {}
+    found: dict[str, Any] = {}
     for name in _as_list(f"{where}.arrays", values["arrays"]):
         if name not in STEP_ARRAYS:
             raise DataError(f"{where}.arrays names {name!r}, must be one of {', '.join(STEP_ARRAYS)}")
@@ -301,10 +302,11 @@ def _action_from_json(data: object) -> Action:
         raise DataError(f"action is {data!r:.80}, must be an object with a kind")
     if unknown := sorted(set(data) - {"kind", *ARGUMENT_NAMES}):
         raise DataError(f"action has unknown fields {unknown}")
-    return Action(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+    return Action(**values)
 
 
-def _exact(where: str, data: object, keys: Sequence[str]) -> dict:
+def _exact(where: str, data: object, keys: Sequence[str]) -> dict[str, Any]:
     if not isinstance(data, Mapping):
         raise DataError(f"{where} is {type(data).__name__}, must be an object")
     missing, unknown = sorted(set(keys) - set(data)), sorted(set(data) - set(keys))

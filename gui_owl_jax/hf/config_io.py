@@ -41,33 +41,33 @@ def config_from_json(content: Mapping[str, Any], where: str = "config.json") -> 
         _check_fixed(vision, _VISION_FIXED, f"{where}: vision_config")
         return QwenVLConfig(
             vision=VisionConfig(
-                width=vision["hidden_size"],
-                blocks=vision["depth"],
-                heads=vision["num_heads"],
-                mlp_width=vision["intermediate_size"],
-                out_width=vision["out_hidden_size"],
-                patch_size=vision["patch_size"],
-                merge_size=vision["spatial_merge_size"],
-                temporal_patch_size=vision["temporal_patch_size"],
-                channels=vision.get("in_channels", 3),
-                num_position_embeddings=vision["num_position_embeddings"],
+                width=_int(vision, "hidden_size"),
+                blocks=_int(vision, "depth"),
+                heads=_int(vision, "num_heads"),
+                mlp_width=_int(vision, "intermediate_size"),
+                out_width=_int(vision, "out_hidden_size"),
+                patch_size=_int(vision, "patch_size"),
+                merge_size=_int(vision, "spatial_merge_size"),
+                temporal_patch_size=_int(vision, "temporal_patch_size"),
+                channels=_int({"in_channels": 3, **vision}, "in_channels"),
+                num_position_embeddings=_int(vision, "num_position_embeddings"),
                 deepstack_indexes=tuple(vision["deepstack_visual_indexes"]),
             ),
             text=TextConfig(
-                vocab_size=text["vocab_size"],
-                width=text["hidden_size"],
-                layers=text["num_hidden_layers"],
-                heads=text["num_attention_heads"],
-                kv_heads=text["num_key_value_heads"],
-                head_width=text["head_dim"],
-                mlp_width=text["intermediate_size"],
-                norm_eps=text["rms_norm_eps"],
+                vocab_size=_int(text, "vocab_size"),
+                width=_int(text, "hidden_size"),
+                layers=_int(text, "num_hidden_layers"),
+                heads=_int(text, "num_attention_heads"),
+                kv_heads=_int(text, "num_key_value_heads"),
+                head_width=_int(text, "head_dim"),
+                mlp_width=_int(text, "intermediate_size"),
+                norm_eps=float(text["rms_norm_eps"]),
                 rope_theta=float(rope["rope_theta"]),
                 mrope_section=tuple(rope["mrope_section"]),
-                max_position_embeddings=text["max_position_embeddings"],
+                max_position_embeddings=_int(text, "max_position_embeddings"),
             ),
             tie_word_embeddings=content.get("tie_word_embeddings", text.get("tie_word_embeddings", False)),
-            **{name: content[name] for name in _TOKEN_IDS},
+            **{name: _int(content, name) for name in _TOKEN_IDS},
         )
     except KeyError as e:
         raise CheckpointError(f"{where} lacks the field {e}") from e
@@ -150,6 +150,13 @@ def generation_config(im_end: int, endoftext: int) -> dict[str, Any]:
         "eos_token_id": [im_end, endoftext],
         "do_sample": False,
     }
+
+
+def _int(section: Mapping[str, Any], name: str) -> int:
+    value = section[name]
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}, expected a whole number")
+    return value
 
 
 def _rope(text: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from PIL import Image
 
 from gui_owl_jax.agent.errors import CheckpointError, DataError
 from gui_owl_jax.hf import files
+from gui_owl_jax.models.config import QwenVLConfig
 from gui_owl_jax.models.layout import ImagePatches
 
 _MAX_ASPECT = 200
@@ -41,6 +42,20 @@ class ImageConfig:
     max_pixels: int = 16777216
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
+
+    @classmethod
+    def for_model(cls, config: QwenVLConfig, *, min_pixels: int = 65536, max_pixels: int = 16777216) -> ImageConfig:
+        """The image processing that a model's config asks for, with bounds on the area of a screenshot."""
+        vision = config.vision
+        return cls(
+            patch_size=vision.patch_size,
+            merge_size=vision.merge_size,
+            temporal_patch_size=vision.temporal_patch_size,
+            min_pixels=min_pixels,
+            max_pixels=max_pixels,
+            mean=_three(config.image_mean),
+            std=_three(config.image_std),
+        )
 
     @property
     def factor(self) -> int:
@@ -140,7 +155,7 @@ def resize(image: np.ndarray, config: ImageConfig) -> np.ndarray:
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
         found = f"{image.dtype} {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
         raise DataError(f"a screenshot must be a uint8 array [height, width, 3], got {found}")
-    height, width = smart_resize(*image.shape[:2], config.factor, config.min_pixels, config.max_pixels)
+    height, width = smart_resize(image.shape[0], image.shape[1], config.factor, config.min_pixels, config.max_pixels)
     if (height, width) == image.shape[:2]:
         return image
     return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BICUBIC))
@@ -177,8 +192,6 @@ def pixel_values(image: ImagePatches, config: ImageConfig) -> np.ndarray:
     The library's own models normalise on the device; this is for comparison and for serving other programs.
     """
     rows, pp = image.patches.shape[0], config.patch_size**2
-    channels = image.patches.reshape(rows, 3, 1, pp).astype(np.float32)
-    mean = np.asarray(config.mean, np.float32).reshape(3, 1, 1) * np.float32(255)
-    std = np.asarray(config.std, np.float32).reshape(3, 1, 1) * np.float32(255)
-    normal = (channels - mean) / std
-    return np.repeat(normal, config.temporal_patch_size, axis=2).reshape(rows, -1)
+    channels = image.patches.reshape(rows, 3, 1, pp).astype(np.float32) / np.float32(255)
+    mean, std = (np.asarray(v, np.float32).reshape(3, 1, 1) for v in (config.mean, config.std))
+    return np.repeat((channels - mean) / std, config.temporal_patch_size, axis=2).reshape(rows, -1)

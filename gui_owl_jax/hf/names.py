@@ -10,6 +10,7 @@ import dataclasses
 import enum
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -109,15 +110,15 @@ _OLD_PREFIXES = (
 
 
 def canonical(name: str) -> str:
-    """The name of the published Qwen3-VL checkpoints for a tensor, also where it is spelled `visual.*`, `model.layers.*`."""
+    """The name that the published Qwen3-VL checkpoints give a tensor: `visual.*` -> `model.visual.*`."""
     for pattern, replacement in _OLD_PREFIXES:
         name = pattern.sub(replacement, name)
     return name
 
 
-def get(tree: Params, path: tuple[str, ...]) -> Params | np.ndarray | None:
-    """The node of a nested dict at `path`, or None."""
-    node = tree
+def leaf(tree: Params, path: tuple[str, ...]) -> Any:
+    """The array of a nested dict at `path`, or None where there is none."""
+    node: Any = tree
     for key in path:
         if not isinstance(node, dict) or key not in node:
             return None
@@ -133,19 +134,19 @@ def slots(config: QwenVLConfig) -> dict[str, Slot]:
     layered: dict[str, Slot] = {}
     for name, path_text, form in TABLE:
         path = tuple(path_text.split("/"))
-        leaf = get(tree, path)
-        if leaf is None:
+        array = leaf(tree, path)
+        if array is None:
             continue  # the head of a tied model
         stacked = "{}" in name
-        shape = tuple(leaf.shape[1:] if stacked else leaf.shape)
+        shape = tuple(array.shape[1:] if stacked else array.shape)
         if form is Form.LINEAR:
             shape = shape[::-1]
         elif form is Form.CONV:
             shape = (shape[-1], *conv, conv[-1])
         if not stacked:
             once[name] = Slot(path, None, form, shape)
-        for layer in range(leaf.shape[0] if stacked else 0):
+        for layer in range(array.shape[0] if stacked else 0):
             layered[name.format(layer)] = Slot(path, layer, form, shape)
-    # Layer by layer, so that the shards of an export and the reads of an import go through a model from front to back.
+    # Layer by layer (the sort is stable), so that a layer's tensors lie together in the shards of an export.
     by_layer = sorted(layered.items(), key=lambda item: (item[1].path[:2], item[1].layer))
-    return {**once, **dict(by_layer)}
+    return once | dict(by_layer)

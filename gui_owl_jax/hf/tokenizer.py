@@ -373,8 +373,8 @@ def _qwen_backend(path: Path) -> tokenizers.Tokenizer:
     """Builds the byte-level BPE from ranks: one line per token, base64 bytes and rank."""
     ranks: dict[bytes, int] = {}
     for line in path.read_bytes().splitlines():
-        token, rank = line.split()
-        ranks[base64.b64decode(token)] = int(rank)
+        encoded, number = line.split()
+        ranks[base64.b64decode(encoded)] = int(number)
     alphabet = _byte_alphabet()
     letters = {token: "".join(alphabet[b] for b in token) for token in ranks}
     merges = []

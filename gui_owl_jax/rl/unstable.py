@@ -37,8 +37,9 @@ def task_weights(successes: jax.Array, trials: jax.Array, weighting: str = "beta
     Args:
       successes: int [T].
       trials: int [T], may be 0.
-      weighting: "uniform"; "unstable_only": the unstable tasks (all, where there is none); "beta": proportional to the expectation of p(1 - p), the variance of an outcome, under a Beta(1, 1) prior. A task that was never
-        tried has the largest uncertainty about p, but E[p(1-p)] = 1/6, below an unstable task's.
+      weighting: "uniform"; "unstable_only": the unstable tasks (all, where there is none); "beta": proportional to
+        E[p(1 - p)], the expected variance of an outcome, under a Beta(1, 1) prior. It is 1/6 for a task that was never
+        tried: less than for an unstable one, more than for a solved one.
       floor: the share of visits that is spread over all tasks alike, in [0, 1].
 
     Returns:

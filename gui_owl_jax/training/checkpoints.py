@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import zlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Protocol
 
 import grain.checkpoint
@@ -20,7 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
-from jax import lax
+from etils import epath
+from jax.experimental import multihost_utils
 
 from gui_owl_jax.agent.errors import CheckpointError
 from gui_owl_jax.training.optimizer import path_name
@@ -57,23 +58,22 @@ class Restored:
 class Checkpoints:
     """The checkpoints of one run in one folder, the newest `keep` of them."""
 
-    def __init__(self, folder: str | Path, keep: int = 3, *, asynchronous: bool = False):
-        """Opens (and creates) the folder.
+    def __init__(self, folder: str | os.PathLike[str], keep: int = 3, *, asynchronous: bool = False):
+        """Names the folder; nothing is touched before the first `save`, so that reading a running run is safe.
 
         Args:
-          folder: where the checkpoints lie; made absolute.
+          folder: where the checkpoints lie, local or in a bucket.
           keep: how many to keep, at least 1.
           asynchronous: return from `save` once the arrays are copied and write in the background.
         """
         if keep < 1:
             raise CheckpointError(f"checkpoints in {folder}: keep must be at least 1, got {keep}")
-        self.folder = Path(folder).absolute()
-        self._manager = ocp.CheckpointManager(
-            self.folder,
-            options=ocp.CheckpointManagerOptions(
-                max_to_keep=keep, enable_async_checkpointing=asynchronous, cleanup_tmp_directories=True
-            ),
-        )
+        self.folder = epath.Path(folder)
+        if "://" not in str(folder):  # a bucket has no other form
+            self.folder = self.folder.absolute()
+        self._keep, self._asynchronous = keep, asynchronous
+        self._writer: ocp.CheckpointManager | None = None
+        self._reader: ocp.CheckpointManager | None = None
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -83,23 +83,28 @@ class Checkpoints:
 
     def close(self) -> None:
         """Waits for writes under way and frees the threads."""
-        self._manager.close()
+        for manager in (self._writer, self._reader):
+            if manager is not None:
+                manager.close()
+        self._writer = self._reader = None
 
     def wait(self) -> None:
         """Waits until all that was saved is on disk."""
-        self._manager.wait_until_finished()
+        if self._writer is not None:
+            self._writer.wait_until_finished()
 
     @property
     def steps(self) -> tuple[int, ...]:
         """The steps of the committed checkpoints, ascending."""
-        return tuple(sorted(self._manager.all_steps()))
+        self.wait()
+        return tuple(sorted(ocp.utils.checkpoint_steps(self.folder))) if self.folder.exists() else ()
 
     @property
     def latest_step(self) -> int | None:
         """The newest committed step, None when there is none."""
         return self.steps[-1] if self.steps else None
 
-    def path(self, step: int) -> Path:
+    def path(self, step: int) -> epath.Path:
         """The folder of one checkpoint."""
         return self.folder / str(step)
 
@@ -155,7 +160,7 @@ class Checkpoints:
             items["arrays"] = ocp.args.StandardSave(arrays)
         if data_iterator is not None:
             items["data"] = grain.checkpoint.CheckpointSave(_SealedIterator(data_iterator))
-        self._manager.save(step, args=ocp.args.Composite(**items), force=True)
+        self._open_writer().save(step, args=ocp.args.Composite(**items), force=True)
 
     def restore(
         self, step: int | None, abstract_state: TrainState, data_iterator: DataIterator | None = None
@@ -194,15 +199,34 @@ class Checkpoints:
         """Deletes the checkpoints after `step`, so that a run resumed from there can save again."""
         for later in self.steps:
             if later > step:
-                self._manager.delete(later)
+                self._open_writer().delete(later)
+
+    def _open_writer(self) -> ocp.CheckpointManager:
+        """Creates the folder and clears what killed writers left in it."""
+        if self._writer is None:
+            self._writer = ocp.CheckpointManager(
+                self.folder,
+                options=ocp.CheckpointManagerOptions(
+                    max_to_keep=self._keep,
+                    enable_async_checkpointing=self._asynchronous,
+                    cleanup_tmp_directories=True,
+                ),
+            )
+        return self._writer
+
+    def _load(self, step: int, **items: Any) -> Any:
+        if self._reader is None:
+            options = ocp.CheckpointManagerOptions(create=False, enable_async_checkpointing=False)
+            self._reader = ocp.CheckpointManager(self.folder, options=options)
+        return self._reader.restore(step, args=ocp.args.Composite(**items))
 
     def _existing(self, step: int | None) -> int:
-        self._manager.reload()
-        if not self.steps:
+        steps = self.steps
+        if not steps:
             raise CheckpointError(f"{self.folder} has no checkpoint")
         if step is None:
-            return self.steps[-1]
-        if step not in self.steps:
+            return steps[-1]
+        if step not in steps:
             raise CheckpointError(f"{self.path(step)} is missing. {self._others(step)}")
         return step
 
@@ -220,7 +244,7 @@ class Checkpoints:
         return "There is no older checkpoint that is good"
 
     def _read_meta(self, step: int) -> dict[str, Any]:
-        return _unseal(self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())).meta)
+        return _unseal(self._load(step, meta=ocp.args.JsonRestore()).meta)
 
     def _read(self, step: int, abstract_state: TrainState, data_iterator: DataIterator | None) -> Restored:
         meta = self._read_meta(step)
@@ -234,8 +258,7 @@ class Checkpoints:
             shapes = {name: np.empty(spec["shape"], spec["dtype"]) for name, spec in meta["arrays"].items()}
             extra |= self._read_tree(step, "arrays", meta["arrays"], shapes)
         if data_iterator is not None:
-            restore = grain.checkpoint.CheckpointRestore(_SealedIterator(data_iterator))
-            self._manager.restore(step, args=ocp.args.Composite(data=restore))
+            self._load(step, data=grain.checkpoint.CheckpointRestore(_SealedIterator(data_iterator)))
         key = None if meta["key"] is None else _key_from_json(meta["key"])
         return Restored(step, TrainState(rest["step"], params, rest["opt_state"]), key, extra)
 
@@ -248,7 +271,7 @@ class Checkpoints:
             shape, dtype = tuple(saved[name]["shape"]), saved[name]["dtype"]
             if shape != leaf.shape or dtype != str(leaf.dtype):
                 raise _Misfit(f"holds {name} as {dtype}{shape}, wanted {leaf.dtype}{leaf.shape}")
-        read = self._manager.restore(step, args=ocp.args.Composite(**{item: ocp.args.StandardRestore(wanted)}))[item]
+        read = self._load(step, **{item: ocp.args.StandardRestore(wanted)})[item]
         for name, total in _checksums(read).items():
             if total != saved[name]["checksum"]:
                 raise ValueError(f"the checksum of {name} does not agree")
@@ -292,18 +315,20 @@ def _describe(leaves: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _checksums(leaves: Mapping[str, Any]) -> dict[str, int]:
     """Adds the words of each array modulo 2^32: a sum that does not depend on how the array is sharded."""
-    return {name: int(total) for name, total in jax.device_get(_word_sums(dict(leaves))).items()}
+    totals = np.array([_word_sum(leaf) for leaf in leaves.values()], np.uint32)
+    if jax.process_count() > 1:
+        totals = multihost_utils.process_allgather(totals).sum(axis=0, dtype=np.uint32)
+    return dict(zip(leaves, totals.tolist()))
 
 
-@jax.jit
-def _word_sums(leaves: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    def total(leaf: jax.Array) -> jax.Array:
-        if leaf.dtype == jnp.bool_:
-            return jnp.sum(leaf, dtype=jnp.uint32)
-        word = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[min(leaf.dtype.itemsize, 4)]
-        return jnp.sum(lax.bitcast_convert_type(leaf, word), dtype=jnp.uint32)
-
-    return {name: total(leaf) for name, leaf in leaves.items()}
+def _word_sum(leaf: jax.Array | np.ndarray) -> np.uint32:
+    """This process's part of the sum: of copies, the first one counts."""
+    if isinstance(leaf, jax.Array):
+        parts = [np.asarray(shard.data) for shard in leaf.addressable_shards if shard.replica_id == 0]
+    else:
+        parts = [leaf] if jax.process_index() == 0 else []
+    word = {1: np.uint8, 2: np.uint16}.get(leaf.dtype.itemsize, np.uint32)
+    return sum((np.ascontiguousarray(part).ravel().view(word).sum(dtype=np.uint32) for part in parts), np.uint32(0))
 
 
 def _seal(value: Any) -> dict[str, Any]:

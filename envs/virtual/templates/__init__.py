@@ -1,0 +1,1 @@
+"""The task templates of the virtual world, one module per device family."""

@@ -1,0 +1,65 @@
+"""Opening a world by its name in a config: its environments, its tasks, its scripted policies."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from envs.interface import TaskSpec
+from envs.pool import EnvPool
+from gui_owl_jax.agent.devices import DEVICE_FAMILIES, DeviceFamily
+from gui_owl_jax.agent.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """A package of environments (config.env.world) with modules `world` and `tasks`.
+
+    Attributes:
+      name: the package, e.g. "envs.virtual".
+      slots: environments at a time.
+      deadline_s: seconds that a call of an environment may take.
+    """
+
+    name: str
+    slots: int
+    deadline_s: float
+
+    @property
+    def _tasks(self) -> Any:
+        return importlib.import_module(f"{self.name}.tasks")
+
+    def templates(self) -> Mapping[DeviceFamily, Sequence[str]]:
+        """The task templates of each device family."""
+        return {family: self._tasks.templates(family) for family in DEVICE_FAMILIES}
+
+    def sample(self, template: str, seed: int, split: str) -> TaskSpec:
+        """One task."""
+        return self._tasks.sample_task(template, seed, split)
+
+    def tasks(self, split: str, per_family: int, seed: int) -> list[TaskSpec]:
+        """The same number of tasks of every device family, templates in turn."""
+        tasks = []
+        for family in DEVICE_FAMILIES:
+            names = list(self.templates()[family])
+            seeds = np.random.default_rng([seed, DEVICE_FAMILIES.index(family)]).integers(1 << 31, size=per_family)
+            tasks += [self.sample(names[i % len(names)], int(s), split) for i, s in enumerate(seeds)]
+        return tasks
+
+    def pool(self, slots: int | None = None) -> EnvPool:
+        """A pool of environments, each in its own process; to be closed (a context manager)."""
+        return EnvPool(f"{self.name}.world:make", slots or self.slots, deadline_s=self.deadline_s)
+
+
+def open_world(env: ConfigDict) -> World:
+    """The world that config.env names; raises ConfigError when there is none."""
+    try:
+        importlib.import_module(f"{env.world}.world")
+    except ImportError as error:
+        raise ConfigError(f"config.env.world: cannot import {env.world}: {error}") from error
+    return World(env.world, env.slots, env.deadline_s)

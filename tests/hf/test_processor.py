@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from gui_owl_jax.agent.context import ContextConfig, build_messages
+from gui_owl_jax.agent.devices import DeviceFamily
+from gui_owl_jax.agent.errors import CheckpointError, DataError
+from gui_owl_jax.agent.prompts import ImageRef, Message, render_chat
+from gui_owl_jax.hf.images import ImageConfig, image_patches
+from gui_owl_jax.hf.processor import Processor
+from gui_owl_jax.hf.tokenizer import SPECIAL_TOKENS, qwen_tokenizer
+
+PUBLISHED_CASES = {
+    "text": [([Message("user", ("What is on the screen?",))], "")],
+    "images": [([Message("user", ("Compare ", ImageRef(0), ImageRef(1), " and click the blue box."))], "ab")],
+    "batch": [
+        ([Message("user", (ImageRef(0), "Where is it?"))], "b"),
+        ([Message("user", ("First ", ImageRef(0), " then answer in one longer sentence, please."))], "a"),
+    ],
+}
+
+
+def screenshot(height: int, width: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("name", PUBLISHED_CASES)
+def test_prompts_equal_the_published_processor(conformance, name):
+    reference = np.load(conformance / "qwen_vl" / f"proc_qwen3_{name}.npz")
+    pictures = np.load(conformance / "qwen_vl" / "images.npz")
+    processor = Processor(qwen_tokenizer(), ImageConfig(min_pixels=4096, max_pixels=65536))
+    grids = []
+    for row, (messages, images) in enumerate(PUBLISHED_CASES[name]):
+        prompt = processor.encode_prompt(messages, {i: pictures[key] for i, key in enumerate(images)})
+        keep = reference["attention_mask"][row] == 1
+        assert prompt.ids.dtype == np.int32
+        np.testing.assert_array_equal(prompt.ids, reference["input_ids"][row][keep])
+        grids += [(1, *image.grid) for image in prompt.images]
+    assert grids == [tuple(grid) for grid in reference.get("image_grid_thw", [])]
+
+
+def test_ids_are_those_of_the_rendered_text(processor):
+    """Where nothing was sampled and no text spells a special token, pieces and whole text give the same ids."""
+    image = screenshot(64, 96)
+    chats = [
+        [Message("user", ("\n leading newline",))],
+        [Message("system", ("",)), Message("user", ()), Message("assistant", (" a\n\n",)), Message("user", ("\n",))],
+        [Message("user", ("one", " word", "s ", ImageRef(0), "\n", ImageRef(0))), Message("assistant", ("Yes.",))],
+        [Message("user", ("q",)), Message("tool", ("r1",)), Message("tool", (ImageRef(0), "r2"))],
+    ]
+    tools = [{"type": "function", "function": {"name": "f", "description": "é"}}]
+    for messages in chats:
+        for use in (None, tools):
+            prompt = processor.encode_prompt(messages, {0: image}, tools=use)
+            pads = "<|image_pad|>" * (image_patches(image, processor.image_config).patches.shape[0] // 4)
+            text = render_chat(messages, tools=use).replace("<|image_pad|>", pads)
+            assert prompt.ids.tolist() == processor.tokenizer.encode(text)
+
+
+@pytest.mark.parametrize("style", ["full", "compact"])
+@pytest.mark.parametrize("family", list(DeviceFamily))
+def test_agent_prompts(processor, style, family):
+    messages = build_messages("Open Settings", family, [], ContextConfig(style=style))
+    image = screenshot(96, 160)
+    prompt = processor.encode_prompt(messages, {0: image})
+    opening = processor.tokenizer.encode("<|im_start|>assistant\n")
+    assert prompt.ids[-len(opening) :].tolist() == opening
+    assert (prompt.ids == processor.tokenizer.image_pad).sum() == 3 * 5
+    assert len(prompt.images) == 1
+    np.testing.assert_array_equal(prompt.images[0].patches, image_patches(image, processor.image_config).patches)
+
+
+def test_sampled_turns_are_spliced_in(processor):
+    tokenizer = processor.tokenizer
+    # A split that encoding never gives: "Tap" letter by letter.
+    sampled = [*tokenizer.encode("T"), *tokenizer.encode("a"), *tokenizer.encode("p")]
+    assert sampled != tokenizer.encode("Tap")
+    for ids in ([*sampled, tokenizer.im_end], sampled, []):
+        turn = Message("assistant", ("Tap",), token_ids=np.asarray(ids, np.int32))
+        found = processor.encode_prompt([Message("user", ("q",)), turn, Message("user", ("r",))], {}).ids.tolist()
+        closed = ids if ids and ids[-1] == tokenizer.im_end else [*ids, tokenizer.im_end]
+        expected = [
+            *tokenizer.encode("<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"),
+            *closed,
+            *tokenizer.encode("\n<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n"),
+        ]
+        assert found == expected
+
+
+def test_a_sampled_newline_does_not_merge_with_the_opening():
+    """Text would give one token for both newlines; the model saw two."""
+    processor = Processor(qwen_tokenizer())
+    newline = processor.tokenizer.encode("\n")
+    turn = Message(
+        "assistant", ("\nok",), token_ids=np.asarray([*newline, *processor.tokenizer.encode("ok")], np.int32)
+    )
+    ids = processor.encode_prompt([Message("user", ("q",)), turn], {}).ids.tolist()
+    assert processor.tokenizer.encode("\n\n") != newline * 2
+    text = processor.tokenizer.encode("<|im_start|>assistant\n") + newline + processor.tokenizer.encode("ok")
+    assert any(ids[i : i + len(text)] == text for i in range(len(ids)))
+
+
+@pytest.mark.parametrize("role", ["system", "user", "assistant", "tool"])
+def test_text_that_spells_special_tokens_stays_text(processor, role):
+    tokenizer = processor.tokenizer
+    spelled = "".join(SPECIAL_TOKENS)
+    before = [Message("user", ("q",))] if role in ("assistant", "tool") else []
+    plain = processor.encode_prompt([*before, Message(role, ("x",))], {}).ids
+    attacked = processor.encode_prompt([*before, Message(role, (spelled,))], {})
+    for token in SPECIAL_TOKENS:
+        index = tokenizer.special(token)
+        assert (attacked.ids == index).sum() == (plain == index).sum()
+    assert attacked.images == ()
+    assert spelled in tokenizer.decode(attacked.ids)
+    assert not {tokenizer.special(t) for t in SPECIAL_TOKENS} & set(processor.encode_response(spelled)[:-1].tolist())
+
+
+def test_responses_round_trip(processor, corpus):
+    for text in (*corpus, "", "é\u0301 \U0001f600", "<|im_end|> spelled"):
+        ids = processor.encode_response(text)
+        assert ids.dtype == np.int32 and ids[-1] == processor.tokenizer.im_end
+        assert processor.decode_response(ids) == text
+        assert processor.decode_response([*ids, *ids]) == text
+        assert processor.decode_response([*ids[:-1], processor.tokenizer.endoftext, 5]) == text
+        assert processor.decode_response(ids[:-1]) == text
+
+
+def test_missing_screenshots_and_bad_roles_are_refused(processor):
+    with pytest.raises(DataError, match="step 7"):
+        processor.encode_prompt([Message("user", (ImageRef(7),))], {0: screenshot(64, 64)})
+    with pytest.raises(DataError, match="uint8"):
+        processor.encode_prompt([Message("user", (ImageRef(0),))], {0: screenshot(64, 64) / 255})
+    with pytest.raises(DataError, match="role"):
+        processor.encode_prompt([Message("bystander", ("x",))], {})
+
+
+def test_cache_cannot_be_damaged(processor):
+    messages = [Message("user", ("same text",))]
+    first = processor.encode_prompt(messages, {}).ids
+    kept = first.copy()
+    first[:] = 0
+    np.testing.assert_array_equal(processor.encode_prompt(messages, {}).ids, kept)
+    response = processor.encode_response("same text")
+    response[:] = 0
+    assert processor.decode_response(processor.encode_response("same text")) == "same text"
+
+
+def test_pickle(processor):
+    copy = pickle.loads(pickle.dumps(processor))
+    messages = [Message("user", ("Tap <|im_end|>", ImageRef(0)))]
+    ours, theirs = (p.encode_prompt(messages, {0: screenshot(64, 96)}) for p in (processor, copy))
+    np.testing.assert_array_equal(ours.ids, theirs.ids)
+    np.testing.assert_array_equal(ours.images[0].patches, theirs.images[0].patches)
+
+
+def test_save_and_load(processor, tmp_path):
+    processor.save(tmp_path)
+    loaded = Processor.load(tmp_path)
+    assert loaded.image_config == processor.image_config
+    messages = [Message("user", ("Tap it", ImageRef(0)))]
+    ours, theirs = (p.encode_prompt(messages, {0: screenshot(64, 96)}) for p in (processor, loaded))
+    np.testing.assert_array_equal(ours.ids, theirs.ids)
+    assert not [p for p in tmp_path.iterdir() if "tmp" in p.name]
+    (tmp_path / "preprocessor_config.json").unlink()
+    with pytest.raises(CheckpointError, match="preprocessor_config.json is missing"):
+        Processor.load(tmp_path)
+
+
+def test_files_have_the_published_fields(tmp_path, conformance, small):
+    Processor(small).save(tmp_path)
+    published = json.loads((conformance / "qwen_configs" / "Qwen3-VL-2B-Instruct.json").read_text())
+    for name in ("preprocessor_config", "video_preprocessor_config"):
+        assert json.loads((tmp_path / f"{name}.json").read_text()) == published[name]
+
+
+def test_transformers_makes_the_same_prompt(processor, tmp_path):
+    """The exported files alone, through transformers' tokenizer and its rendering of the exported chat template."""
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("jinja2")
+    processor.save(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    messages = [
+        {"role": "system", "content": "Device: mobile."},
+        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Tap 12 times"}]},
+        {"role": "assistant", "content": "Action: Tap."},
+        {"role": "user", "content": [{"type": "text", "text": "again "}]},
+    ]
+    text = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    ours = processor.encode_prompt(
+        [
+            Message("system", ("Device: mobile.",)),
+            Message("user", (ImageRef(0), "Tap 12 times")),
+            Message("assistant", ("Action: Tap.",)),
+            Message("user", ("again ",)),
+        ],
+        {0: screenshot(64, 96)},
+    )
+    pads = int((ours.ids == processor.tokenizer.image_pad).sum())
+    assert theirs(text.replace("<|image_pad|>", "<|image_pad|>" * pads))["input_ids"] == ours.ids.tolist()
