@@ -47,7 +47,7 @@ Phrase = Callable[[DeviceFamily, ScreenElement], str]
 
 def element_phrase(family: DeviceFamily, element: ScreenElement) -> str:
     """Returns the sentence that asks for a click on an element, which is also the conclusion: "Tap Mia."."""
-    return f"{_VERBS[family]} {element.text}."
+    return f"{_VERBS[family]} {element.text or element.kind}."
 
 
 def click_action(family: DeviceFamily, element: ScreenElement, width: int, height: int) -> Action:
@@ -82,10 +82,11 @@ def click_response(screen: AnnotatedScreen, element: ScreenElement, phrase: Phra
     return render_response(phrase(screen.family, element), action, screen.family)
 
 
-def click_elements(screen: AnnotatedScreen) -> list[ScreenElement]:
-    """Returns the elements that an instruction can name: clickable, with a text that no other element shows."""
-    seen = collections.Counter(element.text for element in screen.elements)
-    return [element for element in screen.elements if element.clickable and element.text and seen[element.text] == 1]
+def click_elements(screen: AnnotatedScreen, phrase: Phrase = element_phrase) -> list[ScreenElement]:
+    """Returns the elements that an instruction can name: clickable, with a phrase that fits no other element."""
+    named = [(phrase(screen.family, element), element) for element in screen.elements]
+    uses = collections.Counter(words for words, _ in named)
+    return [element for words, element in named if element.clickable and uses[words] == 1]
 
 
 def _size(screen: AnnotatedScreen) -> tuple[int, int]:
@@ -131,7 +132,8 @@ class ClickExamples(_ScreenExamples):
       screens: random access, a list or a `ScreenSource`; read once when made, to number the elements.
       processor: tokenizer and image processor.
       context: style of the prompt.
-      phrase: makes the instruction from family and element; the same words are the conclusion of the response.
+      phrase: makes the instruction from family and element; the same words are the conclusion of the response. Give
+        the phrase that scripted trajectories use, so that what is learned here carries over.
     """
 
     def __init__(
@@ -143,7 +145,7 @@ class ClickExamples(_ScreenExamples):
     ):
         super().__init__(screens, processor, context)
         self._phrase = phrase
-        self._places = [(i, element) for i, screen in enumerate(screens) for element in click_elements(screen)]
+        self._places = [(i, element) for i, screen in enumerate(screens) for element in click_elements(screen, phrase)]
 
     def __len__(self) -> int:
         return len(self._places)

@@ -13,6 +13,7 @@ Budgets of 8 tokens, two rows, lookahead 1, examples of 5 6 3 2 4 tokens:
 from __future__ import annotations
 
 import dataclasses
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -129,8 +130,8 @@ class PackedBatches(grain.IterDataset):
     def __iter__(self) -> PackedIterator:
         return PackedIterator(self._examples, self._read_from, self._config, self._budget)
 
-    def _read_from(self, position: int) -> Iterator[Example]:
-        """Reads the examples from an index on."""
+    def _read_from(self, position: int) -> Iterator[Example | np.ndarray]:
+        """Reads the examples from an index on; workers give them as `_to_bytes`."""
         if not (self._workers or self._threads):
             return (self._examples[i] for i in range(position, len(self._examples)))
         rest = self._examples[position:]
@@ -138,9 +139,17 @@ class PackedBatches(grain.IterDataset):
             return iter(rest.to_iter_dataset(grain.ReadOptions(self._threads, 16 * self._threads)))
         if not flags.FLAGS.is_parsed():
             flags.FLAGS.mark_as_parsed()  # Grain's workers read an absl flag; notebooks parse none
-        one_thread = rest.to_iter_dataset(grain.ReadOptions(1, 16))
+        one_thread = rest.map(_to_bytes).to_iter_dataset(grain.ReadOptions(1, 16))
         options = grain.MultiprocessingOptions(num_workers=self._workers, per_worker_buffer_size=16)
         return iter(one_thread.mp_prefetch(options))
+
+
+def _to_bytes(example: Example) -> np.ndarray:
+    """An example as one array: Grain moves arrays through shared memory, and anything else through a pipe.
+
+    A worker that is told to end first waits until its pipe is empty, for half a minute at worst.
+    """
+    return np.frombuffer(pickle.dumps(example, protocol=pickle.HIGHEST_PROTOCOL), np.uint8)
 
 
 class PackedIterator(grain.DatasetIterator):
@@ -149,7 +158,7 @@ class PackedIterator(grain.DatasetIterator):
     def __init__(
         self,
         examples: grain.MapDataset,
-        read_from: Callable[[int], Iterator[Example]],
+        read_from: Callable[[int], Iterator[Example | np.ndarray]],
         config: QwenVLConfig,
         budget: Budget,
     ):
@@ -160,7 +169,7 @@ class PackedIterator(grain.DatasetIterator):
         self._budget = budget
         self._position = 0
         self._held: list[tuple[int, Example]] = []
-        self._reader: Iterator[Example] | None = None
+        self._reader: Iterator[Example | np.ndarray] | None = None
 
     def __next__(self) -> Batch:
         filler = RowFiller(self._config, self._budget)
@@ -196,6 +205,8 @@ class PackedIterator(grain.DatasetIterator):
         if self._reader is None:
             self._reader = self._read_from(self._position)
         example = next(self._reader, None)
+        if isinstance(example, np.ndarray):
+            example = pickle.loads(example.tobytes())
         if example is not None:
             self._check(example)
             self._position += 1

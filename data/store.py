@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from data.records import RecordDecoder, RecordEncoder, RecordSource, write_records
 from gui_owl_jax.agent.devices import DeviceFamily
@@ -123,5 +124,5 @@ def _decode_screen(decoder: RecordDecoder) -> AnnotatedScreen:
         return AnnotatedScreen(image=image, elements=elements, family=DeviceFamily(body["family"]), app=body["app"])
 
 
-def _frozen(value: object) -> object:
+def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value

@@ -154,7 +154,7 @@ def check_result(result: object) -> StepResult:
     if not isinstance(result, StepResult):
         raise EnvError(f"the environment returned {type(result).__name__}, not StepResult")
     image = getattr(result.observation, "image", None)
-    shape, dtype = getattr(image, "shape", ()), getattr(image, "dtype", None)
-    if len(shape) != 3 or shape[2] != 3 or 0 in shape or str(dtype) != "uint8":
-        raise EnvError(f"the screenshot has shape {tuple(shape)} and dtype {dtype}, must be uint8 [H, W, 3]")
+    shape, dtype = tuple(getattr(image, "shape", ())), getattr(image, "dtype", None)
+    if len(shape) != 3 or shape[-1] != 3 or 0 in shape or str(dtype) != "uint8":
+        raise EnvError(f"the screenshot has shape {shape} and dtype {dtype}, must be uint8 [H, W, 3]")
     return result

@@ -7,6 +7,7 @@ import pickle
 import signal
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -30,9 +31,9 @@ def make_task(
       max_steps: most actions.
       faults: when -> what: "reset" or the number of a step ("1" is the first) -> one of `FAULTS`.
     """
-    params = {"target": target, "faults": dict(faults or {})}
+    planned = dict(faults or {})
     return TaskSpec(
-        task_id=f"{name}:{target}:{sorted(params['faults'].items())}",
+        task_id=f"{name}:{target}:{sorted(planned.items())}",
         app="counter",
         family=DeviceFamily.MOBILE,
         instruction=f"Act {target} times.",
@@ -40,7 +41,7 @@ def make_task(
         split="train",
         max_steps=max_steps,
         template="count",
-        params=params,
+        params={"target": target, "faults": planned},
     )
 
 
@@ -76,10 +77,11 @@ class CountingEnvironment:
 
     def _result(self, moment: str) -> StepResult:
         assert self._task is not None
-        fault = self._task.params["faults"].get(moment)
+        params: Mapping[str, Any] = self._task.params
+        fault = params["faults"].get(moment)
         if fault is not None:
             return misbehave(fault)
-        success = self._count == self._task.params["target"]
+        success = self._count == params["target"]
         image = np.full((32, 64, 3), min(20 * self._count, 255), np.uint8)
         return StepResult(
             observation=Observation(image=image),
@@ -91,7 +93,7 @@ class CountingEnvironment:
         )
 
 
-def misbehave(fault: str):
+def misbehave(fault: str) -> Any:
     """Does one of `FAULTS`."""
     if fault == "hang":
         while True:
@@ -106,7 +108,8 @@ def misbehave(fault: str):
     if fault == "garbage":
         return {"reward": 1.0}
     if fault == "unpicklable":
-        return StepResult(observation=Observation(image=np.zeros((32, 64, 3), np.uint8)), state_hash=lambda: "")
+        unpicklable: Any = lambda: ""  # noqa: E731
+        return StepResult(observation=Observation(image=np.zeros((32, 64, 3), np.uint8)), state_hash=unpicklable)
     if fault == "damaged_image":
         return StepResult(observation=Observation(image=np.zeros((32, 64), np.float32)))
     raise ValueError(f"told to misbehave: {fault}")

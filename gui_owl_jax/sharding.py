@@ -24,7 +24,6 @@ RULES: dict[str, str | tuple[str, ...]] = {
     "heads": "tensor",
     "kv_heads": "tensor",
     "mlp": "tensor",
-    "patch": "fsdp",
     "vision_embed": "fsdp",
     "vision_heads": "tensor",
     "vision_mlp": "tensor",

@@ -124,9 +124,9 @@ def make_tokenizer(config: ConfigDict, model: QwenVLConfig) -> Tokenizer:
     if config.tokenizer == "qwen":
         return qwen_tokenizer()
     if config.tokenizer == "small":
-        from data import small_corpus
+        from envs.virtual import corpus  # here, because only this choice needs the virtual world
 
-        return small_tokenizer(small_corpus.lines(), model.text.vocab_size, special_ids(model))
+        return small_tokenizer(corpus.lines(), model.text.vocab_size, special_ids(model))
     return Tokenizer.load(config.tokenizer)
 
 

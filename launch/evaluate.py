@@ -23,7 +23,7 @@ from gui_owl_jax.agent.elements import AnnotatedScreen
 from gui_owl_jax.agent.errors import ParseError
 from gui_owl_jax.agent.parsing import parse_response
 from gui_owl_jax.agent.trajectory import Trajectory
-from gui_owl_jax.evals.grounding import is_hit
+from gui_owl_jax.evals.grounding import click_hits
 from gui_owl_jax.rollout.collector import run_episodes
 from gui_owl_jax.rollout.engine import Engine, SamplerConfig, request_seed
 from launch import common, worlds
@@ -124,7 +124,7 @@ def _grounding(engine: Engine, policy: common.Policy, context: ContextConfig, sc
         except ParseError:
             continue
         height, width = screen.image.shape[:2]
-        count["hits"] += is_hit(action, element, width, height)
+        count["hits"] += click_hits(action, element, width, height)
     totals = {key: sum(count[key] for count in families.values()) for key in ("hits", "trials")}
     return {**totals, "families": families}
 

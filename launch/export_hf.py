@@ -1,6 +1,6 @@
 """Writes a policy as a Hugging Face checkpoint folder that `transformers` loads unchanged.
 
-  python -m launch.export_hf --policy=runs/quickstart/mrpo --out=runs/quickstart/export
+python -m launch.export_hf --policy=runs/quickstart/mrpo --out=runs/quickstart/export
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Collects scripted (RPA) trajectories and annotated screens in virtual environments.
 
-  python -m launch.flywheel --config=configs/nano.py --out=runs/quickstart/data/train --trajectories=3000
+python -m launch.flywheel --config=configs/nano.py --out=runs/quickstart/data/train --trajectories=3000
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import collections
 
 from absl import flags, logging
+from data.flywheel.collect import collect
 from ml_collections import config_flags
 
 from data import store
-from data.flywheel.collect import collect
 from launch import common, worlds
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "World and seed.")

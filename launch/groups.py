@@ -74,9 +74,7 @@ def outcome_arrays(pools: Sequence[Sequence[Trajectory]]) -> tuple[np.ndarray, n
     return outcomes, valid
 
 
-def advantages(
-    config: AdvantageConfig, selections: Selection, outcomes: np.ndarray, valid: np.ndarray
-) -> np.ndarray:
+def advantages(config: AdvantageConfig, selections: Selection, outcomes: np.ndarray, valid: np.ndarray) -> np.ndarray:
     """Advantages [tasks, G] of the selected trajectories."""
     rewards = outcomes.astype(np.float32)
     chosen = np.take_along_axis(rewards, np.minimum(np.asarray(selections.indices), rewards.shape[1] - 1), axis=1)
@@ -111,9 +109,7 @@ def make_batch(
     budgets = dict(token_budget=rl.token_budget, patch_budget=rl.patch_budget)
     filled, left = layout.assign(examples, policy.model, rows=rl.row_buckets[-1], **budgets)
     if left:
-        raise ConfigError(
-            f"rl.row_buckets: {len(left)} of {len(examples)} examples found no room; add a larger bucket"
-        )
+        raise ConfigError(f"rl.row_buckets: {len(left)} of {len(examples)} examples found no room; add a larger bucket")
     used = [members for members in filled if members]
     rows = bucket(len(used), rl.row_buckets, "rl.row_buckets")
     members = [[examples[i] for i in row] for row in used] + [[] for _ in range(rows - len(used))]

@@ -55,7 +55,9 @@ def train(config: ConfigDict, workdir: str) -> None:
         world.pool() as pool,
         Checkpoints(folder / "checkpoints", keep=config.keep_checkpoints) as checkpoints,
         MetricsWriter(folder if main_process else folder / f"process_{jax.process_index()}") as metrics_writer,
-        tqdm.tqdm(total=config.steps, desc=folder.name, unit="update", mininterval=2.0, disable=not main_process) as bar,
+        tqdm.tqdm(
+            total=config.steps, desc=folder.name, unit="update", mininterval=2.0, disable=not main_process
+        ) as bar,
     ):
         if checkpoints.latest_step is None:
             state, start = train_state.create_state(policy.model, optimizer, mesh, policy.params), 0

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from absl import app, flags, logging
+from absl import flags, logging
 
 from data.store import TrajectorySource
 from gui_owl_jax.agent.errors import DataError
 from gui_owl_jax.evals.report import Report, write_report
 from gui_owl_jax.evals.success import STAGES, read_stage, text_table
 from gui_owl_jax.training.metrics import FILE_NAME, read_metrics
-from launch.common import read_json
+from launch.common import read_json, run_main
 
 RUN = flags.DEFINE_string("run", None, "Folder of the run.", required=True)
 COMMANDS = flags.DEFINE_multi_string("command", ["bash launch/quickstart.sh"], "Commands that reproduce the run.")
@@ -46,4 +46,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    run_main(main)

@@ -1,6 +1,6 @@
 """Lets a policy act in environments and stores the trajectories.
 
-  python -m launch.rollout --config=configs/nano_mrpo.py --policy=runs/quickstart/sft --out=runs/rollouts/sft
+python -m launch.rollout --config=configs/nano_mrpo.py --policy=runs/quickstart/sft --out=runs/rollouts/sft
 """
 
 from __future__ import annotations

@@ -4,21 +4,58 @@ from __future__ import annotations
 
 import pathlib
 import time
+from collections.abc import Sequence
 
 import jax
 import tqdm
 from absl import logging
 from ml_collections import ConfigDict
 
-from data import pipeline
+from data.agentnet import read_trajectory
+from data.examples import CachedExamples, StepExamples
+from data.grounding import ClickExamples, ListingExamples
+from data.packing import Budget
+from data.pipeline import make_pipeline
+from data.store import ScreenSource, TrajectorySource
 from gui_owl_jax import sharding
 from gui_owl_jax.agent.context import ContextConfig
+from gui_owl_jax.agent.errors import ConfigError
+from gui_owl_jax.hf.processor import Processor
+from gui_owl_jax.models.layout import Example
 from gui_owl_jax.training import state as train_state
 from gui_owl_jax.training import steps
 from gui_owl_jax.training.checkpoints import Checkpoints
 from gui_owl_jax.training.metrics import MetricsWriter
 from gui_owl_jax.training.optimizer import OptimizerConfig
 from launch import common
+
+
+def open_sources(
+    data: ConfigDict, processor: Processor, context: ContextConfig
+) -> tuple[list[Sequence[Example]], list[float]]:
+    """The sources of examples that data.mixture gives a share above 0, and their shares.
+
+    Raises:
+      ConfigError: no share is above 0, or a name or the format is unknown.
+    """
+    sources: list[Sequence[Example]] = []
+    shares = {name: share for name, share in data.mixture.items() if share > 0}
+    for name in shares:
+        if name == "steps":
+            if data.format not in ("records", "agentnet"):
+                raise ConfigError(f"config.data.format: {data.format!r} is neither records nor agentnet")
+            recorded = [read_trajectory(data.path)] if data.format == "agentnet" else TrajectorySource(data.path)
+            trajectories = recorded[: data.limit] if data.limit else recorded
+            sources.append(CachedExamples(StepExamples(trajectories, processor, context)))
+        elif name in ("listing", "clicks"):
+            screens = ScreenSource(f"{data.path}-screens")
+            kind = ListingExamples if name == "listing" else ClickExamples
+            sources.append(CachedExamples(kind(screens, processor, context)))
+        else:
+            raise ConfigError(f"config.data.mixture: {name!r} is none of steps, listing, clicks")
+    if not sources:
+        raise ConfigError("config.data.mixture: no share is above 0")
+    return sources, list(shares.values())
 
 
 def train(config: ConfigDict, workdir: str) -> None:
@@ -32,7 +69,19 @@ def train(config: ConfigDict, workdir: str) -> None:
     compute = common.build(steps.ComputeConfig, config.compute, "compute")
     train_step = steps.supervised_step(policy.model, optimizer, mesh, compute)
     context = common.build(ContextConfig, config.context, "context")
-    batches = pipeline.make_batches(config.data, policy.processor, policy.model, context, seed=config.seed)
+    sources, shares = open_sources(config.data, policy.processor, context)
+    batches = iter(
+        make_pipeline(
+            sources,
+            policy.model,
+            Budget(config.data.rows, config.data.token_budget, config.data.patch_budget),
+            weights=shares,
+            seed=config.seed,
+            host=jax.process_index(),
+            hosts=jax.process_count(),
+            workers=config.data.workers,
+        )
+    )
 
     main_process = jax.process_index() == 0
     with (

@@ -36,7 +36,7 @@ class World:
 
     def templates(self) -> Mapping[DeviceFamily, Sequence[str]]:
         """The task templates of each device family."""
-        return {family: self._tasks.templates(family) for family in DEVICE_FAMILIES}
+        return {family: self._tasks.template_names(family) for family in DEVICE_FAMILIES}
 
     def sample(self, template: str, seed: int, split: str) -> TaskSpec:
         """One task."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Protocol
 
 from envs.virtual.gestures import Screen
@@ -93,8 +94,9 @@ class Hand:
         return f"{note} {phrase}".strip(), self._aim(key)
 
     def hold(self, key: str) -> Move:
-        """A long press."""
-        return f"Hold {element_name(self.element(key))}.", self._aim(key, "long_press")
+        """A long press of a second."""
+        action = dataclasses.replace(self._aim(key, "long_press"), time=1.0)
+        return f"Hold {element_name(self.element(key))}.", action
 
     def double_click(self, key: str) -> Move:
         """A double click."""

@@ -17,7 +17,7 @@ def policy(task: TaskSpec, world: World) -> Iterator[Move]:
 
     Each move is made for the screen that `world` shows when it is asked for: do it before asking for the next one.
     """
-    return template_of(task).script(task.params, Hand(world))  # type: ignore[arg-type]
+    return template_of(task).script(task.params, Hand(world))
 
 
 def plan(task: TaskSpec, scale: int = 1) -> list[Move]:

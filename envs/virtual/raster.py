@@ -108,14 +108,18 @@ def _frame(box: np.ndarray, colour: _Colour, thickness: int = 1) -> None:
     box[:thickness], box[-thickness:], box[:, :thickness], box[:, -thickness:] = colour, colour, colour, colour
 
 
+@functools.lru_cache(maxsize=64)
+def _blank(width: int, height: int) -> np.ndarray:
+    return np.full((height, width, 3), _PAGE, np.uint8)
+
+
 @functools.lru_cache(maxsize=16384)
 def _paint(
     kind: Kind, text: str, value: str, width: int, height: int, on: bool, focused: bool, label: int | None
 ) -> np.ndarray:
     """One widget as uint8 [height, width, 3] at scale 1."""
     style = _STYLES[kind]
-    image = np.empty((height, width, 3), np.uint8)
-    image[:] = _PAGE
+    image = _blank(width, height).copy()
     box = image[style.gap :, style.gap :]
     box[:] = _FILL_ON.get(kind, style.fill) if on else style.fill
     _frame(box, style.border)
@@ -164,8 +168,7 @@ def render(
       uint8 [scale * height, scale * width, 3], a new array.
     """
     _, _, width, height = tree.box
-    image = np.empty((height, width, 3), np.uint8)
-    image[:] = _PAGE
+    image = _blank(width, height).copy()
     labels = labels or {}
     for leaf in leaves(tree):
         if leaf.kind != Kind.PAGE:

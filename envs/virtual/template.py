@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from envs.virtual.app import App
 from gui_owl_jax.agent.actions import Action
 
-Params = Mapping[str, str]
+Params = Mapping[str, Any]  # values are words and numbers, as strings
 Move = tuple[str, Action]  # (conclusion, action)
 
 HELDOUT_SHARE = 0.25

@@ -73,7 +73,7 @@ def template_of(task: TaskSpec) -> Template:
 def begin(task: TaskSpec) -> Episode:
     """The start of a task; equal tasks start equal."""
     template = template_of(task)
-    state = template.start(task.params, random.Random(f"layout/{task.template}/{task.seed}"))  # type: ignore[arg-type]
+    state = template.start(task.params, random.Random(f"layout/{task.template}/{task.seed}"))
     width, height = screen_size(template.app.family)
     episode = Episode(task, state, state, cursor=(width - 5, height - 6))
     return dataclasses.replace(episode, reached=_check(template, episode))
@@ -108,8 +108,8 @@ def advance(episode: Episode, action: Action | None, screen: Screen, end_on_succ
 def _check(template: Template, episode: Episode) -> tuple[bool, ...]:
     params, first = episode.task.params, episode.first
     before = episode.reached or (False,) * (len(template.milestones) + 1)
-    now = [was or check(params, first, episode) for was, check in zip(before, template.milestones)]  # type: ignore
-    return (*now, template.goal(params, first, episode))  # type: ignore[arg-type]
+    now = [was or check(params, first, episode) for was, check in zip(before, template.milestones)]
+    return (*now, template.goal(params, first, episode))
 
 
 class World:

@@ -143,7 +143,7 @@ def bar_chart(groups: Sequence[tuple[str, Sequence[Bar]]], *, title: str) -> str
         shown = [f"{bar.name} {_show(bar.value, PERCENT)}" for bar in bars if math.isfinite(bar.value)]
         spoken.append(f"{label}: {', '.join(shown) or 'no value'}")
     legend = {bar.name: (bar.name, bar.colour, "fill") for _, bars in groups for bar in bars}
-    return _figure(title, f"Bar chart. {'; '.join(spoken)}.", list(legend.values()), parts)
+    return _figure(title, f"Bar chart. {'; '.join(spoken)}.", list(legend.values()), parts, height=HEIGHT - 14)
 
 
 def shade_key(shades: Sequence[Shade], text: str) -> str:
@@ -284,18 +284,20 @@ def _bar(bar: Bar, label: str, centre: float, width: float, axis: _Axis) -> str:
     note = f" ({bar.note})" if bar.note else ""
     interval = f"95 % interval {_show(bar.low, PERCENT)} to {_show(bar.high, PERCENT)}"
     title = html.escape(f"{label}, {bar.name}: {_show(bar.value, PERCENT)}{note}, {interval}")
-    cap = width * 0.22
+    ends = "".join(f"M{centre - width * 0.22:.1f} {end:.1f}h{width * 0.44:.1f}" for end in (low, high))
+    whisker = f"M{centre:.1f} {low:.1f}V{high:.1f}{ends}"
     return (
         f'<g style="--c:var(--{bar.colour})"><title>{title}</title>'
         f'<rect class="bar" x="{centre - width / 2:.1f}" y="{top:.1f}" width="{width:.1f}" '
         f'height="{axis.start - top:.1f}"/>'
-        f'<path class="whisker" d="M{centre:.1f} {low:.1f}V{high:.1f}M{centre - cap:.1f} {low:.1f}h{2 * cap:.1f}'
-        f'M{centre - cap:.1f} {high:.1f}h{2 * cap:.1f}"/>'
+        f'<path class="halo" d="{whisker}"/><path class="whisker" d="{whisker}"/>'
         f"{_text(centre, high - 4, f'{100 * bar.value:.0f}', 'value')}</g>"
     )
 
 
-def _figure(title: str, spoken: str, legend: Sequence[tuple[str, str, str]], parts: Sequence[str]) -> str:
+def _figure(
+    title: str, spoken: str, legend: Sequence[tuple[str, str, str]], parts: Sequence[str], height: int = HEIGHT
+) -> str:
     entries = "".join(
         f'<li><i class="{mark}" style="--c:var(--{colour})"></i>{html.escape(name)}</li>'
         for name, colour, mark in legend
@@ -303,7 +305,7 @@ def _figure(title: str, spoken: str, legend: Sequence[tuple[str, str, str]], par
     key = f"<ul>{entries}</ul>" if len(legend) > 1 else ""
     return (
         f'<figure class="chart"><figcaption>{html.escape(title)}</figcaption>{key}'
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{html.escape(f"{title}. {spoken}")}">'
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{html.escape(f"{title}. {spoken}")}">'
         f"{''.join(parts)}</svg></figure>"
     )
 
@@ -314,7 +316,7 @@ def _text(x: float, y: float, text: str, kind: str, anchor: str = "middle") -> s
 
 def _show(value: float, style: str) -> str:
     if style == PERCENT:
-        return f"{100 * value:.0f} %"
+        return f"{100 * value:.3g} %"
     return _short(value)
 
 
@@ -335,7 +337,7 @@ CSS = """
 @media (prefers-color-scheme: dark) {
   :root { --c0: #56b4e9; --c1: #f08c3a; --c2: #35c796; --c3: #d79adb; --c4: #d8c546; --c5: #a3adba;
     --g0: #5d6371; --g1: #5748b4; --g2: #8d7df0; --g3: #cfc8ff; } }
-.chart { margin: 0; min-width: 0; }
+.chart { display: flex; flex-direction: column; margin: 0; min-width: 0; }
 .chart figcaption { font-weight: 600; margin-bottom: .3rem; }
 .chart ul { display: flex; flex-wrap: wrap; gap: .15rem 1rem; margin: 0 0 .3rem; padding: 0; list-style: none;
   font-size: .8rem; color: var(--muted); }
@@ -345,7 +347,7 @@ CSS = """
 .key { margin: 0 0 .6rem; font-size: .85rem; color: var(--muted); }
 .key i { margin: 0 .3rem 0 .8rem; vertical-align: -1px; }
 .key i.shade { opacity: .3; }
-.chart svg { display: block; width: 100%; max-width: 520px; height: auto; }
+.chart svg { width: 100%; max-width: 520px; height: auto; margin-top: auto; }
 .chart text { font: 11.5px system-ui, sans-serif; font-variant-numeric: tabular-nums; fill: var(--muted); }
 .chart text.name { font-size: 12px; fill: var(--ink); }
 .chart text.value { font-size: 11px; fill: var(--ink); }
@@ -356,5 +358,6 @@ CSS = """
 .chart circle { fill: var(--c); }
 .chart .shade { fill: var(--c); opacity: .1; }
 .chart .bar { fill: var(--c); }
+.chart .halo { fill: none; stroke: var(--card); stroke-width: 3; opacity: .6; }
 .chart .whisker { fill: none; stroke: var(--ink); stroke-width: 1.2; }
 """

@@ -39,29 +39,29 @@ _SUCCESS = tuple((f"success_{family}", family, colour) for family, colour in _FA
 
 LEARNING = (
     Panel("Success of training rollouts", _SUCCESS, charts.PERCENT, (0.0, 1.0)),
-    Panel("Loss", (("loss", "loss", "c0"),), log=True),
-    Panel("Token accuracy", (("accuracy", "accuracy", "c2"),), charts.PERCENT, (0.0, 1.0)),
-    Panel("KL to the reference policy (nats per token)", (("kl", "KL", "c3"),)),
-    Panel("Entropy (nats per token)", (("entropy", "entropy", "c2"),)),
+    Panel("Loss", (("loss", "loss", "g3"),), log=True),
+    Panel("Token accuracy", (("accuracy", "accuracy", "g3"),), charts.PERCENT, (0.0, 1.0)),
+    Panel("KL to the reference (nats/token)", (("kl", "KL", "g3"),)),
+    Panel("Entropy (nats/token)", (("entropy", "entropy", "g3"),)),
     Panel(
         "Clipped tokens",
-        (("clip_fraction", "all", "c5"), ("clip_low_share", "below", "c0"), ("clip_high_share", "above", "c1")),
+        (("clip_fraction", "all", "c5"), ("clip_low_share", "below", "c3"), ("clip_high_share", "above", "c4")),
         charts.PERCENT,
     ),
-    Panel("Gradient norm", (("grad_norm", "norm", "c5"),), log=True),
+    Panel("Gradient norm", (("grad_norm", "norm", "g3"),), log=True),
 )
 COLLAPSE = (
     Panel(
         "Groups of an update",
         (
-            ("informative_share", "informative", "c2"),
-            ("swap_share", "of these thanks to swap1", "c0"),
-            ("empty_share", "empty", "c1"),
+            ("informative_share", "informative", "g3"),
+            ("swap_share", "of these thanks to swap1", "c3"),
+            ("empty_share", "empty", "c4"),
         ),
         charts.PERCENT,
         (0.0, 1.0),
     ),
-    Panel("Rollouts per informative group", (("rollouts_per_informative_group", "rollouts", "c3"),)),
+    Panel("Rollouts per informative group", (("rollouts_per_informative_group", "rollouts", "g3"),)),
 )
 _NAMED = {metric for panel in (*LEARNING, *COLLAPSE) for metric, _, _ in panel.lines} | {"step"}
 
@@ -72,7 +72,7 @@ def learning_curves(lines: Sequence[Line]) -> tuple[list[str], list[str]]:
     Backgrounds are explained by `charts.shade_key(shades(lines), ...)`.
     """
     others = {name for line in lines for name, value in line.items() if is_number(value)} - _NAMED
-    further = [draw(lines, Panel(name, ((name, name, "c5"),))) for name in sorted(others)]
+    further = [draw(lines, Panel(name, ((name, name, "g3"),))) for name in sorted(others)]
     return _drawn(lines, LEARNING), [chart for chart in further if chart]
 
 
@@ -111,7 +111,7 @@ def shades(lines: Sequence[Line]) -> list[Shade]:
     found: list[Shade] = []
     for line in lines:
         family = _family(line)
-        if family is None:
+        if family is None or not is_number(line.get("step")):
             continue
         low, high = float(line["step"]) - 0.5, float(line["step"]) + 0.5  # type: ignore[arg-type]
         if found and found[-1].name == family and low <= found[-1].high:

@@ -131,10 +131,8 @@ def overlay(
         if box is None:
             return ""
         x, y, w, h = box
-        return (
-            f'<rect class="halo" x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" rx="{2 * unit:g}"/>'
-            f'<rect class="mark" x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" rx="{2 * unit:g}"/>'
-        ) + _point(x + w / 2, y + h / 2, 1, unit)
+        frame = f'x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" rx="{2 * unit:g}"'
+        return f'<rect class="halo" {frame}/><rect class="mark" {frame}/>'
     if action.coordinate is None:
         return ""
     place = _scaled(action.coordinate, width, height)
@@ -146,16 +144,16 @@ def overlay(
 
 
 def _scaled(point: Point, width: int, height: int) -> Point:
-    return point[0] / SCALE * width, point[1] / SCALE * height
+    return point[0] * width / SCALE, point[1] * height / SCALE
 
 
 def _point(x: float, y: float, rings: int, unit: float) -> str:
     shapes = []
     for ring in range(rings):
-        radius = (5 + 3.5 * ring) * unit
+        radius = (6 + 3.5 * ring) * unit
         circle = f'cx="{x:g}" cy="{y:g}" r="{radius:g}"'
         shapes += [f'<circle class="halo" {circle}/>', f'<circle class="mark" {circle}/>']
-    return "".join(shapes) + f'<circle class="dot" cx="{x:g}" cy="{y:g}" r="{1.6 * unit:g}"/>'
+    return "".join(shapes) + f'<circle class="dot" cx="{x:g}" cy="{y:g}" r="{1.2 * unit:g}"/>'
 
 
 def _arrow(start: Point, end: Point, unit: float) -> str:
@@ -185,10 +183,10 @@ def _frame(trajectory: Trajectory, index: int, step: Step, cursor: Point | None)
     if step.action is not None:
         start = cursor if trajectory.family == DeviceFamily.DESKTOP else None
         shapes = overlay(step.action, screen.width, screen.height, start, _marks(trajectory, index))
-    done = html.escape(f"no action: {step.error}" if step.action is None else describe(step.action))
+    done = f"no action: {step.error}" if step.action is None else describe(step.action)
     alt = html.escape(f"Screenshot {index + 1} of {len(trajectory.steps)}, {trajectory.family}. Action: {done}")
     drawing = f'<svg viewBox="0 0 {screen.width} {screen.height}" aria-hidden="true">{shapes}</svg>' if shapes else ""
-    lines = [f'<code class="{"bad" if step.action is None else "done"}">{done}</code>']
+    lines = [f'<code class="{"bad" if step.action is None else "done"}">{html.escape(done)}</code>']
     if step.conclusion:
         lines.insert(0, f"<b>{html.escape(step.conclusion)}</b>")
     if step.thought:
@@ -228,7 +226,7 @@ def _cut(text: str) -> str:
 
 CSS = """
 .gallery { display: flex; flex-wrap: wrap; gap: 1rem; align-items: flex-start; }
-.strip { position: relative; max-width: 100%; min-width: 0; padding: .9rem 1rem; border: 1px solid var(--line);
+.strip { position: relative; max-width: 100%; min-width: 0; padding: .8rem .9rem; border: 1px solid var(--line);
   border-radius: 10px; background: var(--card); box-sizing: border-box; }
 .strip h4 { margin: 0 6rem 0 0; font-size: 1rem; overflow-wrap: anywhere; }
 .facts { margin: .1rem 0 .7rem; font-size: .8rem; color: var(--muted); }
@@ -237,7 +235,7 @@ CSS = """
 .outcome.good { --tint: var(--good); }
 .outcome.bad { --tint: var(--bad); }
 .outcome.lost { --tint: var(--muted); }
-.frames { display: flex; gap: .9rem; overflow-x: auto; padding-bottom: .2rem; }
+.frames { display: flex; gap: .7rem; overflow-x: auto; padding-bottom: .2rem; }
 .frames figure { flex: none; margin: 0; }
 .screen { position: relative; line-height: 0; border-radius: 6px; overflow: hidden; outline: 1px solid var(--line); }
 .screen img { display: block; }

@@ -61,7 +61,7 @@ def click_hits(action: Action | None, element: ScreenElement, width: int, height
         return action.label == element.label
     if action.coordinate is None:
         return False
-    x, y = action.coordinate[0] / SCALE * width, action.coordinate[1] / SCALE * height
+    x, y = action.coordinate[0] * width / SCALE, action.coordinate[1] * height / SCALE  # exact on an edge
     left, top, box_width, box_height = element.box
     return left <= x <= left + box_width and top <= y <= top + box_height
 

@@ -71,7 +71,7 @@ def write_report(path: str | Path, report: Report) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     try:
-        temporary.write_text(text, "utf-8")
+        temporary.write_bytes(_encode(text))
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -99,7 +99,8 @@ def render(report: Report, max_bytes: int = MAX_BYTES) -> str:
         ("apps", "Success by app and task", _apps(stages)),
     ]
     tail = [("reproduce", "How to reproduce", _reproduce(report, stages))]
-    spent = sum(len(body.encode()) for _, _, body in sections + tail)
+    style = CSS + charts.CSS + filmstrip.CSS
+    spent = len(style) + sum(_size(body) for _, _, body in sections + tail)
     sections += [("episodes", "Episodes", _episodes(report.trajectories, max_bytes - spent)), *tail]
     sections = [section for section in sections if section[2]]
     links = "".join(f'<a href="#{name}">{title}</a>' for name, title, _ in sections)
@@ -109,10 +110,18 @@ def render(report: Report, max_bytes: int = MAX_BYTES) -> str:
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        f"<title>{title}</title><style>{CSS}{charts.CSS}{filmstrip.CSS}</style></head><body>"
+        f"<title>{title}</title><style>{style}</style></head><body>"
         f'<header><h1>{title}</h1>{_facts(report, stages)}<nav aria-label="Sections">{links}</nav></header>'
         f"<main>{body}</main></body></html>\n"
     )
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "replace")  # models can write halves of surrogate pairs
+
+
+def _size(text: str) -> int:
+    return len(_encode(text))
 
 
 def _facts(report: Report, stages: Sequence[StageResult]) -> str:
@@ -146,7 +155,7 @@ def _tiles(stages: Sequence[StageResult]) -> str:
     if rate := cells["grounding"]:
         tiles.append((f"{scores.percent(rate.mean)} %", "of grounding clicks hit", _interval(rate)))
     if rate := cells["scrambled"]:
-        tiles.append((f"{scores.percent(rate.mean)} %", "success with scrambled screens", _interval(rate)))
+        tiles.append((f"{scores.percent(rate.mean)} %", "with scrambled screens", _interval(rate)))
     shown = "".join(f"<li><b>{value}</b><span>{what}</span><small>{note}</small></li>" for value, what, note in tiles)
     return f'<ul class="tiles">{shown}</ul>' if tiles else ""
 
@@ -169,8 +178,8 @@ def _differences(stages: Sequence[StageResult]) -> str:
 
 def _left_out(stages: Sequence[StageResult]) -> str:
     counts = [(stage.stage, scores.environment_failures(stage.tasks)) for stage in stages]
-    shown = ", ".join(f"{count} of {html.escape(stage)}" for stage, count in counts if count)
-    return f'<p class="note">Left out because their environment failed: {shown} episodes.</p>' if shown else ""
+    shown = ", ".join(f"{html.escape(stage)} {count}" for stage, count in counts if count)
+    return f'<p class="note">Episodes left out because their environment failed: {shown}.</p>' if shown else ""
 
 
 def _control(stages: Sequence[StageResult]) -> str:
@@ -184,7 +193,23 @@ def _control(stages: Sequence[StageResult]) -> str:
     baseline = [cells["average"] for stage, cells in scores.headline(stages) if stage == "random" and cells["average"]]
     text = f"{CONTROL_TEXT} Random weights: {scores.percent(baseline[0].mean)} %." if baseline else CONTROL_TEXT
     chart = charts.bar_chart(groups, title="Average success with own and with scrambled screens")
-    return f'<div class="columns"><p>{text}</p>{chart}</div>'
+    table = _scrolled(_control_table(stages))
+    return f'<div class="columns wide"><div><p>{text}</p>{table}</div>{chart}</div>'
+
+
+def _control_table(stages: Sequence[StageResult]) -> str:
+    names = [str(family) for family in DEVICE_FAMILIES]
+    rows = []
+    for result in stages:
+        if result.scrambled is not None:
+            rates = scores.success_by(result.scrambled, "family")
+            cells = "".join(f"<td>{_meter(rates.get(name))}</td>" for name in names)
+            rows.append(f'<tr><th scope="row">{html.escape(result.stage)}</th>{cells}</tr>')
+    head = "".join(f'<th scope="col">{name}</th>' for name in names)
+    return (
+        '<table><caption>Success with scrambled screens in %, with its 95 % interval</caption>'
+        f'<thead><tr><th scope="col">stage</th>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    )
 
 
 def _learning(metrics: Mapping[str, Sequence[curves.Line]]) -> str:
@@ -245,8 +270,8 @@ def _templates(stages: Sequence[StageResult]) -> str:
     )
 
 
-def _meter(rate: Rate) -> str:
-    if not rate.trials:
+def _meter(rate: Rate | None) -> str:
+    if rate is None or not rate.trials:
         return '<span class="none">–</span>'
     title = f"{rate.successes} of {rate.trials}"
     return (
@@ -263,10 +288,10 @@ def _episodes(trajectories: Mapping[str, Sequence[Trajectory]], budget: int) -> 
         strips, left_out = [], 0
         for trajectory in filmstrip.choose(trajectories[stage]):
             strip = filmstrip.strip(trajectory)
-            if len(strip.encode()) > budget:
+            if _size(strip) > budget:
                 left_out += 1
                 continue
-            budget -= len(strip.encode())
+            budget -= _size(strip)
             strips.append(strip)
         if not strips and not left_out:
             continue
@@ -343,7 +368,7 @@ CSS = """
     --soft: #2a2650; --good: #4cd08f; --bad: #ff8a78; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.5 system-ui, Roboto, sans-serif; }
-header, main { max-width: 1180px; margin: 0 auto; padding: 0 1.25rem; }
+header, main { max-width: 1360px; margin: 0 auto; padding: 0 1.25rem; }
 header { padding-top: 2rem; }
 h1 { margin: 0; font-size: 1.9rem; letter-spacing: -.01em; }
 h2 { margin: 0 0 .8rem; font-size: 1.25rem; }
@@ -359,7 +384,9 @@ section { margin: 0 0 1.25rem; padding: 1.25rem; background: var(--card); border
 section > p { max-width: 46rem; margin: 0 0 1rem; color: var(--muted); }
 .columns { display: grid; gap: 1.5rem 2rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 330px), 1fr)); }
 .columns.wide { grid-template-columns: repeat(auto-fit, minmax(min(100%, 430px), 1fr)); align-items: start; }
-.columns > p { margin: 0; color: var(--muted); }
+.columns p { margin: 0 0 1rem; color: var(--muted); }
+.columns table { font-size: .93rem; }
+.columns th, .columns td { padding: .35rem .4rem; }
 .tiles { display: grid; gap: .8rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 210px), 1fr)); padding: 0;
   margin: 0 0 1.4rem; list-style: none; }
 .tiles li { padding: .8rem 1rem; border-radius: 10px; background: var(--soft); }
@@ -376,6 +403,7 @@ tbody th { font-weight: 600; }
 td small { display: block; font-size: .75rem; line-height: 1.2; }
 .none { color: var(--muted); }
 .templates { width: auto; min-width: min(100%, 46rem); margin-top: 1.4rem; }
+@media (max-width: 700px) { .templates th small { display: block; } }
 .templates td small { display: inline-block; min-width: 4.2rem; }
 .meter { display: inline-block; width: 4.6rem; padding: 0 .4rem; border-radius: 4px; text-align: right;
   background: linear-gradient(90deg, var(--soft) var(--v), transparent var(--v)); }

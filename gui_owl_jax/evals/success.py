@@ -278,8 +278,9 @@ def _text_difference(item: tuple[str, str, PairedDifference]) -> str:
 
 
 def _notes(stages: Sequence[StageResult]) -> list[str]:
-    counts = {result.stage: environment_failures(result.tasks) for result in in_order(stages)}
-    return [f"{stage}: {count} episodes left out, their environment failed" for stage, count in counts.items() if count]
+    counts = [(result.stage, environment_failures(result.tasks), len(result.tasks)) for result in in_order(stages)]
+    text = "{}: {} of {} episodes left out, their environment failed"
+    return [text.format(*count) for count in counts if count[1]]
 
 
 def _rate(successes: int, trials: int) -> Rate:

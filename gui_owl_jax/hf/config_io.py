@@ -17,7 +17,6 @@ MODEL_TYPE = "qwen3_vl"
 # What the code takes for granted: reading another value would compute something else without a word.
 _TEXT_FIXED = {"hidden_act": "silu", "attention_bias": False}
 _VISION_FIXED = {"hidden_act": "gelu_pytorch_tanh"}
-_TOKEN_IDS = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
 
 
 def config_from_json(content: Mapping[str, Any], where: str = "config.json") -> QwenVLConfig:
@@ -67,7 +66,10 @@ def config_from_json(content: Mapping[str, Any], where: str = "config.json") -> 
                 max_position_embeddings=_int(text, "max_position_embeddings"),
             ),
             tie_word_embeddings=content.get("tie_word_embeddings", text.get("tie_word_embeddings", False)),
-            **{name: _int(content, name) for name in _TOKEN_IDS},
+            image_token_id=_int(content, "image_token_id"),
+            video_token_id=_int(content, "video_token_id"),
+            vision_start_token_id=_int(content, "vision_start_token_id"),
+            vision_end_token_id=_int(content, "vision_end_token_id"),
         )
     except KeyError as e:
         raise CheckpointError(f"{where} lacks the field {e}") from e
@@ -135,7 +137,10 @@ def config_to_json(config: QwenVLConfig, dtype: str = "float32") -> dict[str, An
             "temporal_patch_size": vision.temporal_patch_size,
         },
         "tie_word_embeddings": config.tie_word_embeddings,
-        **{name: getattr(config, name) for name in _TOKEN_IDS},
+        "image_token_id": config.image_token_id,
+        "video_token_id": config.video_token_id,
+        "vision_start_token_id": config.vision_start_token_id,
+        "vision_end_token_id": config.vision_end_token_id,
     }
 
 

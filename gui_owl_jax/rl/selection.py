@@ -87,17 +87,16 @@ def select(key: jax.Array, outcomes: jax.Array, valid: jax.Array, n: int, *, wei
     """
     check_weighting(weighting)
     outcomes, valid = as_pool(outcomes, valid, n)
-    draw_key, slot_key, failure_key, success_key = jax.random.split(key, 4)
+    draw_key, partner_key = jax.random.split(key)
     order = shuffle_valid(draw_key, valid)
-    slot = jax.random.randint(slot_key, (), 0, jnp.clip(valid.sum(), 1, n))
-    failure = _random_member(failure_key, valid & (outcomes == 0))
-    success = _random_member(success_key, valid & (outcomes == 1))
-    return form_group(order[:n], slot, failure, success, outcomes, valid, weighting=weighting)
+    # The largest of independent random numbers marks a uniformly random failure, and likewise success.
+    luck = jax.random.bits(partner_key, outcomes.shape) | 1
+    failure, success = (jnp.argmax(jnp.where(valid & (outcomes == z), luck, 0)) for z in (0, 1))
+    return form_group(order[:n], failure, success, outcomes, valid, weighting=weighting)
 
 
 def form_group(
     drawn: jax.Array,
-    slot: jax.Array,
     failure: jax.Array,
     success: jax.Array,
     outcomes: jax.Array,
@@ -108,8 +107,8 @@ def form_group(
     """Applies swap1 to given draws: the deterministic half of `select`.
 
     Args:
-      drawn: int [n], a uniform draw, its min(n, m) valid trajectories first.
-      slot: int [], the member that leaves if the draw collapsed.
+      drawn: int [n], a uniform draw in random order, its min(n, m) valid trajectories first. If it collapsed, the first
+        of them, in such an order a uniformly random member, leaves.
       failure: int [], the failure that enters an all-success draw.
       success: int [], the success that enters an all-failure draw.
       outcomes: int [M].
@@ -129,7 +128,7 @@ def form_group(
     swapped = collapsed & ~empty
 
     incoming = jnp.where(drawn_successes == 0, success, failure)
-    indices = jnp.where(swapped & (jnp.arange(n) == slot), incoming, drawn).astype(jnp.int32)
+    indices = jnp.where(swapped & (jnp.arange(n) == 0), incoming, drawn).astype(jnp.int32)
     case = jnp.where(empty, Case.EMPTY, jnp.where(swapped, Case.SWAP1, Case.UNIFORM))
     weights = jnp.ones(n)
     if weighting == "inclusion":
@@ -216,8 +215,7 @@ def shuffle_valid(key: jax.Array, valid: jax.Array) -> jax.Array:
     Returns:
       int [M], a permutation of 0..M-1.
     """
-    order = jax.random.permutation(key, valid.shape[-1])
-    return order[jnp.argsort(~valid[order], stable=True)]
+    return jnp.lexsort((jax.random.bits(key, valid.shape), ~valid))
 
 
 def as_pool(outcomes: jax.Array, valid: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
@@ -255,8 +253,3 @@ def check_weighting(weighting: str) -> None:
     """
     if weighting not in WEIGHTINGS:
         raise ConfigError(f"weighting = {weighting!r} must be one of {WEIGHTINGS}")
-
-
-def _random_member(key: jax.Array, among: jax.Array) -> jax.Array:
-    """A uniformly chosen position where `among` [M] is True; any position where there is none."""
-    return jax.random.categorical(key, jnp.where(among, 0.0, -jnp.inf))

@@ -129,14 +129,13 @@ def _window(config: SelectionConfig, key, outcomes, valid, stored) -> Selection:
 
 def _success_replay(config: SelectionConfig, key, outcomes, valid, stored) -> Selection:
     n, pool = config.group_size, outcomes.shape[0]
-    draw_key, slot_key = jax.random.split(key)
-    drawn = shuffle_valid(draw_key, valid)[:n]
+    drawn = shuffle_valid(key, valid)[:n]
     size = jnp.minimum(n, valid.sum())
     # Next to an inserted success there must be a failure left: a group of one would be the stored success alone.
     inserted = stored & (size >= 2) & (jnp.sum(outcomes[drawn] * valid[drawn]) == 0)
-    slot = jax.random.randint(slot_key, (), 0, jnp.maximum(size, 1))
     group = _take(drawn, inserted | _is_mixed(drawn, outcomes, valid), valid, rollouts=size)
-    replaced = inserted & (jnp.arange(n) == slot)
+    # The draw is in random order: its first member is a uniformly random one.
+    replaced = inserted & (jnp.arange(n) == 0)
     return group._replace(
         indices=jnp.where(replaced, pool, group.indices),
         case=jnp.where(inserted, Case.SWAP1, group.case).astype(jnp.int32),

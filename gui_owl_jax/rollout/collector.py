@@ -171,9 +171,7 @@ def _step(
     return Step(**common, thought=parsed.thought, conclusion=parsed.conclusion, action=parsed.action)
 
 
-def _pass_on(
-    screens: Mapping[int, Observation], families: Mapping[int, DeviceFamily]
-) -> dict[int, Observation]:
+def _pass_on(screens: Mapping[int, Observation], families: Mapping[int, DeviceFamily]) -> dict[int, Observation]:
     """Every slot gets the screen of the next slot of its device family, in a ring."""
     passed = dict(screens)
     for family in set(families.values()):

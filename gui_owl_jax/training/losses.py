@@ -19,7 +19,6 @@ from gui_owl_jax.models.config import QwenVLConfig
 from gui_owl_jax.ops.cross_entropy import TokenStatistics, token_statistics
 from gui_owl_jax.rl import objective as objectives
 from gui_owl_jax.rl.objective import ObjectiveConfig
-from gui_owl_jax.rl.transport import segment_count
 
 Batch = Mapping[str, jax.Array]
 Metrics = dict[str, jax.Array]
@@ -59,7 +58,7 @@ class Loss(NamedTuple):
     Attributes:
       count: batch -> f32 scalar, what the loss is divided by; 0: the batch has nothing to teach.
       shares: (params, rows, batch) -> (loss, metrics): what some rows of the batch contribute, where the count of the
-        whole batch is already divided out. Shares are to be added up, except that of metrics named `*_max` the largest
+        whole batch is already divided out. Shares are to be added up, except that of metrics named `max_*` the largest
         counts.
     """
 
@@ -99,7 +98,7 @@ def supervised_loss(model: QwenVLConfig, compute: ComputeConfig = DEFAULT_COMPUT
 
     def shares(params: Any, rows: Batch, batch: Batch) -> tuple[jax.Array, Metrics]:
         scores = token_scores(model, params, rows, compute)
-        weights = rows["loss_mask"] / _divisor(count(batch))
+        weights = rows["loss_mask"] / jnp.maximum(count(batch), 1e-6)  # a batch without tokens divides 0 by that
         metrics = {"accuracy": jnp.sum(weights * scores.correct), "tokens": jnp.sum(rows["loss_mask"])}
         return -jnp.sum(weights * scores.logps), metrics
 
@@ -115,15 +114,13 @@ def mrpo_loss(model: QwenVLConfig, objective: ObjectiveConfig, compute: ComputeC
     Metrics: those of `rl.objective.mrpo_objective`.
     """
 
-    def used(batch: Batch) -> jax.Array:
-        return objectives.used_tokens(batch["loss_mask"], batch["weights"], batch["segment_ids"])
-
     def count(batch: Batch) -> jax.Array:
-        return objectives.count_units(used(batch), batch["segment_ids"], objective)
+        used = objectives.used_tokens(batch["loss_mask"], batch["weights"], batch["segment_ids"])
+        return objectives.count_units(used, batch["segment_ids"], objective)
 
     def shares(params: Any, rows: Batch, batch: Batch) -> tuple[jax.Array, Metrics]:
         scores = token_scores(model, params, rows, compute)
-        loss, metrics = objectives.mrpo_objective(
+        return objectives.mrpo_objective(
             scores.logps,
             rows.get("old_logps"),
             rows.get("sampler_logps"),
@@ -136,18 +133,5 @@ def mrpo_loss(model: QwenVLConfig, objective: ObjectiveConfig, compute: ComputeC
             entropy=scores.entropy,
             normalizer=count(batch),
         )
-        # Means over the tokens (or sequences) of these rows become their parts of the batch's mean.
-        tokens = metrics["tokens"] / _divisor(jnp.sum(used(batch)))
-        sequences = metrics["sequences"] / _divisor(segment_count(used(batch), batch["segment_ids"]))
-        factors = dict.fromkeys(("policy_loss", "tokens", "sequences"), 1.0) | {"mismatch_sequence_mean": sequences}
-        return loss, {
-            name: value if name.endswith("_max") else value * factors.get(name, tokens)
-            for name, value in metrics.items()
-        }
 
     return Loss(count, shares)
-
-
-def _divisor(count: jax.Array) -> jax.Array:
-    """The count, or 1 where there is nothing to divide."""
-    return jnp.where(count > 0, count, 1.0)

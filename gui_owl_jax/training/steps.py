@@ -176,7 +176,7 @@ def _loss_and_gradient(
         (value, metrics), grads = shares(trained, micro)
         (value_sum, metrics_sum), grads_sum = total
         for name, other in metrics_sum.items():
-            metrics[name] = jnp.maximum(metrics[name], other) if name.endswith("_max") else metrics[name] + other
+            metrics[name] = jnp.maximum(metrics[name], other) if name.startswith("max_") else metrics[name] + other
         return ((value_sum + value, metrics), jax.tree.map(jnp.add, grads_sum, grads)), None
 
     micros = {name: split(value) for name, value in batch.items()}

@@ -37,9 +37,10 @@ def test_listing():
 
 
 def test_only_elements_that_words_can_name_are_clicked():
-    assert [element.text for element in click_elements(screen())] == ["Mia", "Send"]
+    assert [element.text for element in click_elements(screen())] == ["Mia", "", "Send"]  # "" is "the row"
     twice = AnnotatedScreen(BLANK, (*screen().elements, ScreenElement("Mia", "title", (0, 96, 96, 32))), "mobile")
-    assert [element.text for element in click_elements(twice)] == ["Send"]
+    assert [element.text for element in click_elements(twice)] == ["", "Send"]
+    assert click_elements(screen(), phrase=lambda family, element: "Click it.") == []
 
 
 @pytest.mark.parametrize("family", DEVICE_FAMILIES)
@@ -48,7 +49,7 @@ def test_click_hits_its_element(family):
     for element in click_elements(screen(family, labels)):
         response = click_response(screen(family, labels), element)
         parsed = parse_response(response, family)
-        assert parsed.conclusion == f"{'Tap' if family == 'mobile' else 'Click'} {element.text}."
+        assert parsed.conclusion == f"{'Tap' if family == 'mobile' else 'Click'} {element.text or 'row'}."
         if family == DeviceFamily.WEB:
             assert parsed.action.label == element.label
         else:

@@ -50,7 +50,10 @@ def reference(sources, config):
     return take(make_pipeline(sources, config, BUDGET, weights=[0.5, 0.3, 0.2], seed=4), 12)
 
 
-@pytest.mark.parametrize("how", [{"workers": 1}, {"workers": 2, "prefetch": 1}, {"threads": 2}, {"prefetch": 2}], ids=str)
+HOW = [{"workers": 1}, {"workers": 2, "prefetch": 1}, {"threads": 2}, {"prefetch": 2}]
+
+
+@pytest.mark.parametrize("how", HOW, ids=str)
 def test_same_stream_and_resume_for_any_workers(sources, config, reference, how):
     batches, _ = reference
     pipeline = make_pipeline(sources, config, BUDGET, weights=[0.5, 0.3, 0.2], seed=4, **how)

@@ -177,10 +177,12 @@ def main() -> None:
             model.model.rope_deltas = None
             with torch.no_grad():
                 sampled = model.generate(
-                    **inputs, max_new_tokens=8, do_sample=False, use_cache=True, eos_token_id=None, pad_token_id=PAD
-                )
+                    **inputs, max_new_tokens=6, do_sample=False, use_cache=True, eos_token_id=None, pad_token_id=PAD,
+                    return_dict_in_generate=True, output_logits=True,
+                )  # fmt: skip
+            decoded = dict(sequences=sampled.sequences.numpy(), step_logits=torch.stack(sampled.logits, 1).numpy())
             gradients = reference_gradients(model, inputs, targets=6)
-            np.savez_compressed(out / "generate_and_grad.npz", sequences=sampled.numpy(), **gradients)
+            np.savez_compressed(out / "generate_and_grad.npz", **decoded, **gradients)
 
 
 if __name__ == "__main__":

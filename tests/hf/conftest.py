@@ -63,6 +63,14 @@ def model(request) -> tuple[QwenVLConfig, dict]:
     vision = dataclasses.replace(config.vision, blocks=3, deepstack_indexes=(0, 2))
     config = dataclasses.replace(config, vision=vision, tie_word_embeddings=request.param == "tied")
     rng = np.random.default_rng(0)
-    shapes = qwen_vl.abstract_params(config)
-    params = jax.tree.map(lambda a: (rng.standard_normal(a.shape) * 0.1 + 0.02).astype(np.float32), shapes)
-    return config, params
+
+    def draw(path: tuple, shape: jax.ShapeDtypeStruct) -> np.ndarray:
+        noise = rng.standard_normal(shape.shape)
+        kind = path[-1].key
+        if kind == "kernel":
+            noise /= np.sqrt(shape.shape[-2])
+        else:
+            noise = {"scale": 1 + 0.2 * noise, "bias": 0.1 * noise, "embedding": 0.1 * noise}[kind]
+        return noise.astype(np.float32)
+
+    return config, jax.tree_util.tree_map_with_path(draw, qwen_vl.abstract_params(config))

@@ -10,9 +10,10 @@ from gui_owl_jax.agent.context import ContextConfig, build_messages
 from gui_owl_jax.agent.devices import DeviceFamily
 from gui_owl_jax.agent.errors import CheckpointError, DataError
 from gui_owl_jax.agent.prompts import ImageRef, Message, render_chat
+from gui_owl_jax.hf.byte_bpe import SPECIAL_TOKENS
 from gui_owl_jax.hf.images import ImageConfig, image_patches
 from gui_owl_jax.hf.processor import Processor
-from gui_owl_jax.hf.tokenizer import SPECIAL_TOKENS, qwen_tokenizer
+from gui_owl_jax.hf.tokenizer import qwen_tokenizer
 
 PUBLISHED_CASES = {
     "text": [([Message("user", ("What is on the screen?",))], "")],

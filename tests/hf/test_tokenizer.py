@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from gui_owl_jax.agent.errors import CheckpointError, ConfigError, DataError
-from gui_owl_jax.hf import tokenizer as tokenizer_lib
-from gui_owl_jax.hf.tokenizer import ADDED_TOKENS, SPECIAL_TOKENS, Tokenizer, qwen_tokenizer, small_tokenizer
+from gui_owl_jax.hf import byte_bpe
+from gui_owl_jax.hf.byte_bpe import ADDED_TOKENS, SPECIAL_TOKENS
+from gui_owl_jax.hf.tokenizer import Tokenizer, qwen_tokenizer, small_tokenizer
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 CLICK = '{"name": "mobile_use", "arguments": {"action": "click", "coordinate": ['
@@ -209,24 +210,22 @@ def test_qwen_data_file_is_checked(monkeypatch, tmp_path):
             return tmp_path / "qwen.tiktoken"
 
     (tmp_path / "qwen.tiktoken").write_bytes(b"IQ== 0\n")
-    monkeypatch.setattr(tokenizer_lib.importlib.metadata, "files", lambda name: [Entry()])
+    monkeypatch.setattr(byte_bpe.importlib.metadata, "files", lambda name: [Entry()])
     with pytest.raises(CheckpointError, match=hashlib.sha256(b"IQ== 0\n").hexdigest()):
-        tokenizer_lib._qwen_data_file()
+        byte_bpe.qwen_data_file()
 
 
 def test_qwen_cache_is_rebuilt_when_damaged(qwen, monkeypatch, tmp_path, corpus):
     monkeypatch.setenv("GUI_OWL_CACHE", str(tmp_path))
-    monkeypatch.setattr(tokenizer_lib, "_qwen_data_file", lambda: tmp_path / "ranks")
-    monkeypatch.setattr(
-        tokenizer_lib, "_qwen_backend", lambda path: tokenizer_lib._backend_from_file(tmp_path / "good")
-    )
-    (tmp_path / "good").write_text(qwen._backend.to_str())
     cached = tmp_path / "qwen_tokenizer_b2b1b8df.json"
     cached.write_text("{ cut short")
-    rebuilt = qwen_tokenizer.__wrapped__()
-    assert rebuilt.encode(corpus[0]) == qwen.encode(corpus[0])
-    assert cached.read_text() == (tmp_path / "good").read_text()
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["good", cached.name]
+    texts = [*corpus, *random_texts(100)]
+    expected = [qwen.encode(text) for text in texts]
+    for state in ("built", "read from the cache"):
+        again = qwen_tokenizer.__wrapped__()  # past the cache in memory
+        assert [again.encode(text) for text in texts] == expected, state
+    assert [p.name for p in tmp_path.iterdir()] == [cached.name]
+    assert json.loads(cached.read_text())["model"]["type"] == "BPE"
 
 
 @pytest.mark.parametrize("content", [None, "{}", "not json", '{"model": {"type": "BPE"'])

@@ -16,6 +16,7 @@ from gui_owl_jax.rl.strategies import STRATEGIES, SelectionConfig, make_selector
 from tests.rl.brute_force import pool_outcomes
 
 DRAWS = 2000
+POOL = 10
 
 
 @functools.cache
@@ -23,10 +24,11 @@ def selector(config):
     return jax.jit(jax.vmap(make_selector(config), in_axes=(0, None, None, None)))
 
 
-def run(outcomes, valid=None, stored=False, **config):
-    """DRAWS selections from one pool."""
-    outcomes = jnp.asarray(outcomes)
-    valid = jnp.ones(outcomes.shape, bool) if valid is None else jnp.asarray(valid, bool)
+def run(outcomes, stored=False, **config):
+    """DRAWS selections from one pool, filled up with unfinished trajectories to M = POOL."""
+    missing = POOL - len(outcomes)
+    valid = jnp.arange(POOL) < len(outcomes)
+    outcomes = jnp.array([*outcomes, *([1, 0] * POOL)[:missing]])
     keys = jax.random.split(jax.random.key(0), DRAWS)
     return jax.tree.map(np.asarray, selector(SelectionConfig(**config))(keys, outcomes, valid, stored))
 
@@ -39,12 +41,11 @@ def sigma(p):
 @pytest.mark.parametrize("s", [0, 1, 4, 7, 8])
 def test_members_are_valid_distinct_and_mixed(strategy, s):
     outcomes = np.array([*pool_outcomes(s, 8), 1, 0])
-    valid = np.array([True] * 8 + [False] * 2)
-    result = run(outcomes, valid, strategy=strategy, group_size=4)
+    result = run(outcomes[:8], strategy=strategy, group_size=4)
     indices, members = np.asarray(result.indices), np.asarray(result.weights) > 0
     informative = np.asarray(result.case) != Case.EMPTY
     assert (members.any(axis=1) == informative).all()
-    assert valid[indices[members]].all()
+    assert (indices[members] < 8).all()
     assert not np.asarray(result.off_policy).any()
     if s in (0, 8):
         assert not informative.any()
@@ -75,7 +76,8 @@ def test_discard_drops_what_swap1_repairs():
 
 def test_oversample_filter_uses_the_whole_pool():
     result = run(pool_outcomes(1, 8), strategy="oversample_filter", group_size=4)
-    assert result.indices.shape == (DRAWS, 8) and (result.weights == 1).all() and (result.rollouts == 8).all()
+    assert (result.indices == np.arange(POOL)).all() and (result.weights == [1] * 8 + [0] * 2).all()
+    assert (result.rollouts == 8).all()
 
 
 def test_resample_spends_what_a_sequence_of_draws_would():
@@ -103,17 +105,18 @@ def test_window_keeps_pool_success_rates_inside_it(s, kept):
 
 def test_success_replay_repairs_all_failure_groups_only():
     failures = run(pool_outcomes(0, 8), stored=True, strategy="success_replay", group_size=4)
-    inserted = np.asarray(failures.indices) == 8
+    inserted = np.asarray(failures.indices) == POOL
     assert (inserted.sum(1) == 1).all() and (np.asarray(failures.off_policy) == inserted).all()
     assert (failures.case == Case.SWAP1).all() and (failures.weights == 1).all() and (failures.rollouts == 4).all()
-    np.testing.assert_allclose(inserted.mean(0), 0.25, atol=sigma(0.25))
+    kept = np.bincount(np.asarray(failures.indices)[~inserted], minlength=8) / DRAWS
+    np.testing.assert_allclose(kept, 3 / 8, atol=sigma(3 / 8))
     for outcomes, stored in ((pool_outcomes(8, 8), True), (pool_outcomes(0, 8), False)):
         result = run(outcomes, stored=stored, strategy="success_replay", group_size=4)
         assert (result.case == Case.EMPTY).all() and not np.asarray(result.off_policy).any()
 
 
 def test_success_replay_needs_a_failure_beside_the_success():
-    result = run([0, 0, 0, 0], [1, 0, 0, 0], stored=True, strategy="success_replay", group_size=2)
+    result = run([0], stored=True, strategy="success_replay", group_size=4)
     assert (result.case == Case.EMPTY).all() and (result.weights == 0).all()
 
 

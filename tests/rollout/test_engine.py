@@ -37,7 +37,13 @@ def prompt(rng, text: int, grid: tuple[int, int] | None) -> EncodedPrompt:
 @pytest.fixture(scope="module")
 def prompts():
     rng = np.random.default_rng(0)
-    return [prompt(rng, 5, (4, 6)), prompt(rng, 11, None), prompt(rng, 9, (2, 4)), prompt(rng, 20, (4, 4)), prompt(rng, 3, None)]
+    return [
+        prompt(rng, 5, (4, 6)),
+        prompt(rng, 11, None),
+        prompt(rng, 9, (2, 4)),
+        prompt(rng, 20, (4, 4)),
+        prompt(rng, 3, None),
+    ]
 
 
 def full_logits(params, prompt: EncodedPrompt, response: np.ndarray) -> np.ndarray:

@@ -69,10 +69,9 @@ def make_batch(model):
             patches = (layout.ImagePatches(values, grid),)
         extras = {}
         if rl:
-            length = np.ones(len(tokens), np.float32)
             extras = {
-                "advantages": length * rng.choice([-1.0, 1.0]).astype(np.float32),
-                "weights": length * rng.uniform(0.5, 1.5).astype(np.float32),
+                "advantages": np.full(len(tokens), rng.choice([-1.0, 1.0]), np.float32),
+                "weights": np.full(len(tokens), rng.uniform(0.5, 1.5), np.float32),
                 "sampler_logps": (-8.0 + rng.standard_normal(len(tokens))).astype(np.float32),
             }
         return layout.Example(tokens, mask, patches, extras)

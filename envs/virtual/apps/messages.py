@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 
 from envs.virtual.app import App, Event, EventKind, clean_text
-from envs.virtual.lexicon import NUMBERS, SHORT, WORDS
+from envs.virtual.lexicon import LONG, NUMBERS, SHORT
 from envs.virtual.widgets import Kind, Widget, page, place
 from gui_owl_jax.agent.devices import DeviceFamily
 
@@ -52,9 +52,14 @@ class State:
 
 
 def start(
-    rng: random.Random, chats: Sequence[str] = (), chip: str = "", number_in: str = "", opened: str = ""
+    rng: random.Random,
+    chats: Sequence[str] = (),
+    chip: str = "",
+    number_in: str = "",
+    opened: str = "",
+    no_chip: str = "",
 ) -> State:
-    """A random state with the given chats and quick reply in it.
+    """A random state with the given chats and quick reply in it; no word stands for two things in those chats.
 
     Args:
       rng: where all choices come from.
@@ -62,13 +67,14 @@ def start(
       chip: a quick reply that must be offered, "" for none.
       number_in: name of the chat whose last message is a number, "" for none.
       opened: the chat to start in.
+      no_chip: a word that must not be offered as a quick reply.
     """
     names = [*chats, *rng.sample([word for word in SHORT if word not in chats], CHATS - len(chats))]
     rng.shuffle(names)
-    chips = rng.sample([word for word in SHORT if word != chip], CHIPS)
+    chips = rng.sample([word for word in SHORT if word not in (chip, no_chip, *chats)], CHIPS)
     if chip:
         chips[rng.randrange(CHIPS)] = chip
-    made = [Chat(name, (rng.choice(NUMBERS if name == number_in else WORDS),)) for name in names]
+    made = [Chat(name, (rng.choice(NUMBERS if name == number_in else LONG),)) for name in names]
     return State(tuple(made), tuple(chips), opened)
 
 

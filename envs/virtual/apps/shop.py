@@ -101,7 +101,7 @@ def view(state: State) -> Widget:
     query = state.trail[-1].partition(":")[2]
     listed = results(state, query) if query else state.small[:SHOWN]
     links = [place(Kind.LINK, word, i % 4, 1 + i // 4, key=f"item:{word}") for i, word in enumerate(listed)]
-    search = place(Kind.FIELD, query or "Search", 0, state.search_row, 4, key="search:")
+    search = place(Kind.FIELD, "Search", 0, state.search_row, 4, key="search:")
     title = place(Kind.BAR, "Results" if query else "Shop", 0, 3 - state.search_row, 4)
     bar = () if query else scrollbar(DeviceFamily.WEB, 0, 0, 8)
     return page(DeviceFamily.WEB, search, title, *links, *bar)

@@ -1,0 +1,278 @@
+"""Train steps: what is computed, and that mesh, microbatches and bad batches do not matter."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gui_owl_jax import sharding
+from gui_owl_jax.agent.errors import ConfigError, TrainingError
+from gui_owl_jax.models import qwen_vl
+from gui_owl_jax.rl.objective import ObjectiveConfig
+from gui_owl_jax.training import losses, steps
+from gui_owl_jax.training.losses import ComputeConfig
+from gui_owl_jax.training.optimizer import OptimizerConfig, path_name
+from gui_owl_jax.training.state import TrainState, create_state
+
+EIGHT = sharding.MeshConfig(data=2, fsdp=2, tensor=2)
+OBJECTIVE = ObjectiveConfig(kl_coef=0.05, clip_low=0.2, clip_high=0.3)
+
+
+def _norm(tree) -> float:
+    return float(np.sqrt(sum(np.sum(np.square(np.asarray(leaf, np.float64))) for leaf in jax.tree.leaves(tree))))
+
+
+def _same(left, right) -> bool:
+    pairs = zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True)
+    return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs)
+
+
+def _host(tree):
+    """A copy that survives donation."""
+    return jax.tree.map(lambda leaf: np.array(leaf), tree)
+
+
+@pytest.fixture(scope="module")
+def score(model, mesh):
+    return steps.score_step(model, mesh)
+
+
+@pytest.fixture(scope="module")
+def rl_batch(make_batch, score, params, mesh):
+    """An MRPO batch whose old and reference log-probabilities are near those of `params`."""
+    batch = make_batch(11, rl=True)
+    logps = np.asarray(score(params, sharding.put_batch(batch, mesh)))
+    rng = np.random.default_rng(1)
+    for name, spread in (("old_logps", 0.1), ("ref_logps", 0.3), ("sampler_logps", 0.05)):
+        noise = spread * rng.standard_normal(logps.shape).astype(np.float32)
+        batch[name] = np.where(batch["loss_mask"] > 0, logps + noise, 0)
+    return batch
+
+
+@pytest.fixture(scope="module")
+def rl_step(model, optimizer, mesh):
+    return steps.mrpo_step(model, optimizer, OBJECTIVE, mesh)
+
+
+# ------------------------------------------------------------------------------------------- supervised
+
+
+def test_the_supervised_metrics_are_those_of_the_whole_logits(model, optimizer, mesh, params, step, make_batch):
+    batch = make_batch(3)
+    _, metrics = step(create_state(model, optimizer, mesh, params), sharding.put_batch(batch, mesh))
+    hidden = jax.jit(lambda params, batch: qwen_vl.hidden_states(model, params, batch))(params, batch)
+    logits = np.asarray(qwen_vl.logits(model, params, hidden), np.float64)[:, :-1]
+    targets, mask = batch["tokens"][:, 1:], batch["loss_mask"][:, 1:]
+    logps = logits - np.log(np.sum(np.exp(logits), axis=-1, keepdims=True))
+    chosen = np.take_along_axis(logps, targets[..., None], axis=-1)[..., 0]
+    assert float(metrics["tokens"]) == mask.sum() > 100
+    np.testing.assert_allclose(float(metrics["loss"]), -(chosen * mask).sum() / mask.sum(), rtol=1e-5)
+    hits = ((logits.argmax(axis=-1) == targets) * mask).sum() / mask.sum()
+    np.testing.assert_allclose(float(metrics["accuracy"]), hits, atol=1e-6)
+    np.testing.assert_allclose(float(metrics["param_norm"]), _norm(params), rtol=1e-5)
+    np.testing.assert_allclose(float(metrics["lr"]), 0.01, rtol=1e-6)
+    assert bool(metrics["finite"])
+
+
+def test_training_lowers_the_loss(model, optimizer, mesh, params, step, make_batch):
+    batch = sharding.put_batch(make_batch(3), mesh)
+    state, values = create_state(model, optimizer, mesh, params), []
+    for _ in range(8):
+        state, metrics = step(state, batch)
+        values.append(float(metrics["loss"]))
+    assert values[-1] < 0.6 * values[0]
+    assert int(state.step) == int(state.opt_state.count) == 8
+
+
+def test_scores_are_the_masked_log_probabilities(score, model, mesh, params, make_batch):
+    batch = make_batch(3)
+    logps = np.asarray(score(params, sharding.put_batch(batch, mesh)))
+    assert logps.dtype == np.float32 and (logps[batch["loss_mask"] == 0] == 0).all()
+    assert (logps[batch["loss_mask"] > 0] < 0).all()
+    loss = losses.supervised_loss(model)
+    value, _ = jax.jit(lambda params, batch: loss.shares(params, batch, batch))(params, batch)
+    np.testing.assert_allclose(-logps.sum() / batch["loss_mask"].sum(), float(value), rtol=1e-5)
+
+
+def test_bfloat16_changes_the_matmuls_and_nothing_else(model, optimizer, mesh, params, step, make_batch):
+    batch = sharding.put_batch(make_batch(3), mesh)
+    half = steps.supervised_step(model, optimizer, mesh, ComputeConfig(dtype="bfloat16", remat=True))
+    full_state, full = step(create_state(model, optimizer, mesh, params), batch)
+    half_state, metrics = half(create_state(model, optimizer, mesh, params), batch)
+    assert 0 < abs(float(metrics["loss"]) / float(full["loss"]) - 1) < 0.02
+    assert 0 < abs(float(metrics["grad_norm"]) / float(full["grad_norm"]) - 1) < 0.1
+    assert [leaf.dtype for leaf in jax.tree.leaves(half_state)] == [leaf.dtype for leaf in jax.tree.leaves(full_state)]
+
+
+def test_frozen_parameters_stay_as_they_are(model, mesh, params, make_batch):
+    config = OptimizerConfig(learning_rate=0.01, learning_rate_rules=((r"vision/.*", 0.0), (r"text/embed/.*", 0.5)))
+    state, metrics = steps.supervised_step(model, config, mesh)(
+        create_state(model, config, mesh, params), sharding.put_batch(make_batch(3), mesh)
+    )
+    assert _same(state.params["vision"], params["vision"])
+    changed = jax.tree.map(lambda new, old: not np.array_equal(new, old), state.params["text"], params["text"])
+    assert all(jax.tree.leaves(changed))
+    moments = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(state.opt_state)]
+    assert moments and not [path for path in moments if "vision" in path]
+    assert float(metrics["grad_norm"]) > 0
+
+
+# ------------------------------------------------------------------------------------------- bad batches
+
+
+def test_a_step_that_is_not_finite_changes_nothing(model, optimizer, mesh, params, step, make_batch):
+    batch = make_batch(3)
+    state, _ = step(create_state(model, optimizer, mesh, params), sharding.put_batch(batch, mesh))
+    before = _host(state)
+    poisoned = dict(batch, pos_weight=np.full_like(batch["pos_weight"], np.nan))
+    state, metrics = step(state, sharding.put_batch(poisoned, mesh))
+    assert not bool(metrics["finite"]) and _same(state, before)
+    with pytest.raises(TrainingError, match=r"step 7 is not finite: loss nan.*Last good checkpoint: runs/a/5"):
+        steps.check_finite(metrics, 7, "runs/a/5")
+    state, metrics = step(state, sharding.put_batch(batch, mesh))  # and training could go on
+    steps.check_finite(metrics, 8, "runs/a/5")
+    assert int(state.step) == int(before.step) + 1 and not _same(state.params, before.params)
+
+
+def test_an_infinite_gradient_of_a_finite_loss_changes_nothing(model, optimizer, mesh, params, make_batch):
+    def shares(params, rows, batch):
+        # sqrt has the value 0 and an infinite slope at 0.
+        return jnp.sqrt(jnp.sum(params["text"]["norm"]["scale"]) - 64.0), {}
+
+    loss = losses.Loss(lambda batch: jnp.float32(1), shares)
+    state = create_state(model, optimizer, mesh, params)
+    before = _host(state)
+    state, metrics = steps.train_step(loss, model, optimizer, mesh)(state, sharding.put_batch(make_batch(3), mesh))
+    assert np.isfinite(float(metrics["loss"])) and not np.isfinite(float(metrics["grad_norm"]))
+    assert not bool(metrics["finite"]) and _same(state, before)
+
+
+def test_a_batch_without_targets_changes_nothing_but_the_step(model, optimizer, mesh, params, step, make_batch):
+    batch = make_batch(3)
+    state, _ = step(create_state(model, optimizer, mesh, params), sharding.put_batch(batch, mesh))
+    before = _host(state)
+    state, metrics = step(state, sharding.put_batch(dict(batch, loss_mask=0 * batch["loss_mask"]), mesh))
+    assert bool(metrics["finite"]) and float(metrics["loss"]) == float(metrics["tokens"]) == 0
+    assert _same((state.params, state.opt_state), (before.params, before.opt_state))
+    assert int(state.step) == int(before.step) + 1
+
+
+# ------------------------------------------------------------------------------------------- MRPO
+
+
+def test_an_mrpo_batch_of_empty_groups_changes_no_parameter_and_no_statistic(
+    model, optimizer, mesh, params, rl_step, rl_batch
+):
+    state, _ = rl_step(create_state(model, optimizer, mesh, params), sharding.put_batch(rl_batch, mesh))
+    before = _host(state)
+    empty = dict(rl_batch, weights=0 * rl_batch["weights"])
+    state, metrics = rl_step(state, sharding.put_batch(empty, mesh))
+    assert bool(metrics["finite"]) and float(metrics["tokens"]) == 0 == float(metrics["loss"])
+    assert _same((state.params, state.opt_state), (before.params, before.opt_state))
+    assert int(state.step) == int(before.step) + 1
+
+
+def test_one_mrpo_step_favours_successes_over_failures(model, mesh, params, make_batch, score):
+    batch = make_batch(11, rl=True)
+    batch["sampler_logps"] = np.asarray(score(params, sharding.put_batch(batch, mesh)))
+    config = OptimizerConfig(learning_rate=1e-4, schedule="constant")
+    update = steps.mrpo_step(model, config, ObjectiveConfig(), mesh)
+    state, metrics = update(create_state(model, config, mesh, params), sharding.put_batch(batch, mesh))
+    gain = np.asarray(score(state.params, sharding.put_batch(batch, mesh))) - batch["sampler_logps"]
+    used = batch["loss_mask"] > 0
+    assert gain[used & (batch["advantages"] > 0)].mean() > 1e-4
+    assert gain[used & (batch["advantages"] < 0)].mean() < -1e-4
+    assert float(metrics["max_mismatch"]) == 0 and float(metrics["max_ratio"]) == 1
+
+
+def test_the_mrpo_gradient_is_the_slope_of_its_loss(model, optimizer, mesh, params, rl_batch):
+    gradient = steps.gradient_step(losses.mrpo_loss(model, OBJECTIVE), model, optimizer, mesh)
+    batch = sharding.put_batch(rl_batch, mesh)
+    _, grads = gradient(params, batch)
+    rng = np.random.default_rng(0)
+    # Along the gradient itself and along directions of a single parameter, by differences in the loss.
+    along = jax.tree.map(np.asarray, grads)
+    directions = [along]
+    for chosen in ("vision/blocks/qkv/kernel", "text/layers/gate/kernel"):
+        directions.append(
+            jax.tree_util.tree_map_with_path(
+                lambda path, leaf, chosen=chosen: leaf * rng.random(leaf.shape, np.float32)
+                if path_name(path) == chosen
+                else 0 * leaf,
+                along,
+            )
+        )
+    for direction in directions:
+        size = 2e-3 / _norm(direction)
+        values = []
+        for sign in (1, -1):
+            moved = jax.tree.map(lambda leaf, way, by=sign * size: leaf + np.float32(by) * way, params, direction)
+            values.append(float(gradient(moved, batch)[0][0]))
+        slope = sum(np.sum(np.float64(a) * b) for a, b in zip(jax.tree.leaves(along), jax.tree.leaves(direction)))
+        np.testing.assert_allclose((values[0] - values[1]) / (2 * size), slope, rtol=0.03)
+
+
+# ------------------------------------------------------------------------------------------- mesh, microbatches
+
+
+@pytest.mark.parametrize("kind", ["supervised", "mrpo"])
+def test_eight_devices_give_the_update_of_one(
+    kind, model, mesh, params, make_batch, step, rl_step, rl_batch, optimizer
+):
+    eight = sharding.make_mesh(EIGHT)
+    if kind == "supervised":
+        batch, single, sharded = make_batch(3), step, steps.supervised_step(model, optimizer, eight)
+    else:
+        batch, single, sharded = rl_batch, rl_step, steps.mrpo_step(model, optimizer, OBJECTIVE, eight)
+    one, metrics_one = single(create_state(model, optimizer, mesh, params), sharding.put_batch(batch, mesh))
+    many, metrics_many = sharded(create_state(model, optimizer, eight, params), sharding.put_batch(batch, eight))
+
+    assert metrics_one.keys() == metrics_many.keys()
+    for name, value in metrics_one.items():
+        np.testing.assert_allclose(float(metrics_many[name]), float(value), rtol=2e-5, atol=1e-6, err_msg=name)
+    # With clipping off, Adam's first moment after one update is (1 - b1) times the gradient.
+    gradients = [_host(state.opt_state.moments.mu) for state in (one, many)]
+    difference = jax.tree.map(np.subtract, *gradients)
+    assert _norm(gradients[0]) / (1 - optimizer.b1) == pytest.approx(float(metrics_one["grad_norm"]), rel=1e-5)
+    assert _norm(difference) <= 1e-5 * _norm(gradients[0])
+    mu = many.opt_state.moments.mu
+    for tree in (many.params, mu):  # [2, 64, 96] over fsdp and tensor
+        assert tree["text"]["layers"]["gate"]["kernel"].addressable_shards[0].data.shape == (2, 32, 48)
+        assert len({shard.device for shard in tree["text"]["layers"]["gate"]["kernel"].addressable_shards}) == 8
+
+
+@pytest.mark.parametrize("kind", ["supervised", "mrpo", "mrpo sequence_mean"])
+def test_microbatches_add_up_to_the_batch(kind, model, optimizer, mesh, params, make_batch, rl_batch):
+    objective = dataclasses.replace(OBJECTIVE, aggregation="sequence_mean") if "sequence" in kind else OBJECTIVE
+    loss = losses.supervised_loss(model) if kind == "supervised" else losses.mrpo_loss(model, objective)
+    batch = sharding.put_batch(make_batch(3) if kind == "supervised" else rl_batch, mesh)
+    (whole, metrics), grads = steps.gradient_step(loss, model, optimizer, mesh)(params, batch)
+    parts = steps.gradient_step(loss, model, optimizer, mesh, ComputeConfig(accumulate=4))
+    (total, metrics_total), grads_total = parts(params, batch)
+    np.testing.assert_allclose(float(total), float(whole), rtol=1e-5)
+    assert metrics.keys() == metrics_total.keys()
+    for name, value in metrics.items():
+        np.testing.assert_allclose(float(metrics_total[name]), float(value), rtol=1e-5, atol=1e-7, err_msg=name)
+    assert _norm(jax.tree.map(lambda a, b: np.asarray(a) - np.asarray(b), grads, grads_total)) <= 1e-5 * _norm(grads)
+
+
+def test_microbatches_must_divide_the_rows(model, optimizer, mesh, params, make_batch):
+    odd = steps.supervised_step(model, optimizer, mesh, ComputeConfig(accumulate=3))
+    with pytest.raises(ConfigError, match="accumulate: 3 does not divide the 8 rows"):
+        odd(create_state(model, optimizer, mesh, params), sharding.put_batch(make_batch(3), mesh))
+
+
+@pytest.mark.parametrize("fields", [dict(dtype="float16"), dict(accumulate=0), dict(chunk=0)])
+def test_compute_fields_that_cannot_work(fields):
+    with pytest.raises(ConfigError, match="compute"):
+        ComputeConfig(**fields)
+
+
+def test_the_state_is_a_tree_of_arrays(model, optimizer, mesh, params):
+    state = create_state(model, optimizer, mesh, params)
+    assert isinstance(jax.tree.map(lambda leaf: leaf, state), TrainState)
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(state))
