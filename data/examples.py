@@ -6,7 +6,9 @@ Reinforcement learning examples are never rendered: they are the ids that were s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -17,7 +19,7 @@ from gui_owl_jax.agent.prompts import Message
 from gui_owl_jax.agent.trajectory import Step, Trajectory
 from gui_owl_jax.hf.images import image_patches
 from gui_owl_jax.hf.processor import EncodedPrompt, Processor
-from gui_owl_jax.models.layout import Example
+from gui_owl_jax.models.layout import Example, ImagePatches
 
 _STEP_IDS = ("prompt_ids", "token_ids", "logps", "sampler_logps")
 
@@ -124,7 +126,9 @@ def rl_example(
     return _example(prompt, sampled, loss_mask, images, extras)
 
 
-def _transported_images(trajectory: Trajectory, step: Step, processor: Processor, where: str):
+def _transported_images(
+    trajectory: Trajectory, step: Step, processor: Processor, where: str
+) -> tuple[ImagePatches, ...]:
     """The patches of the screenshots in a step's prompt, checked against the pads in its prompt ids."""
     wrong = [i for i in step.image_steps if not 0 <= i < len(trajectory.steps)]
     if wrong:
@@ -138,9 +142,15 @@ def _transported_images(trajectory: Trajectory, step: Step, processor: Processor
     return images
 
 
-def _example(prompt: np.ndarray, response: np.ndarray, loss_mask: np.ndarray, images, extras) -> Example:
+def _example(
+    prompt: np.ndarray,
+    response: np.ndarray,
+    loss_mask: np.ndarray,
+    images: tuple[ImagePatches, ...],
+    extras: Mapping[str, np.ndarray],
+) -> Example:
     tokens = np.concatenate([prompt, response]).astype(np.int32)
-    return Example(tokens=tokens, loss_mask=loss_mask, images=tuple(images), extras=extras)
+    return Example(tokens=tokens, loss_mask=loss_mask, images=images, extras=extras)
 
 
 class StepExamples(Sequence[Example]):
@@ -184,9 +194,9 @@ class StepExamples(Sequence[Example]):
 class CachedExamples(Sequence[Example]):
     """Keeps the examples of another source in memory once they were made, up to a number of bytes.
 
-    Screens repeat across the steps of a trajectory and examples across epochs, so a small dataset costs its rendering
-    once. When the budget is used up, further examples are made anew each time; nothing is thrown out, because a
-    shuffled epoch would come back to an example only after it was gone.
+    A screenshot that several examples show is kept once: the steps of a trajectory repeat their history, and a screen
+    has many elements to click. When the budget is used up, further examples are made anew each time; nothing is thrown
+    out, because a shuffled epoch would come back to an example only after it was gone.
 
     Args:
       examples: the source.
@@ -195,8 +205,8 @@ class CachedExamples(Sequence[Example]):
 
     def __init__(self, examples: Sequence[Example], max_bytes: int = 1 << 30):
         self._examples = examples
-        self._room = max_bytes
-        self._kept: dict[int, Example] = {}
+        self._max_bytes = max_bytes
+        self._clear()
 
     def __len__(self) -> int:
         return len(self._examples)
@@ -205,14 +215,36 @@ class CachedExamples(Sequence[Example]):
         example = self._kept.get(index)
         if example is None:
             example = self._examples[index]
-            if (size := _size(example)) <= self._room:
-                self._room -= size
-                self._kept[index] = example
+            if self._used < self._max_bytes:
+                self._kept[index] = example = self._keep(example)
         return example
 
-    def __getstate__(self):  # a copy in another process starts empty: what is kept here would be sent along
-        return self.__dict__ | {"_kept": {}, "_room": self._room + sum(map(_size, self._kept.values()))}
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the arrays that are kept."""
+        return self._used
 
+    def _keep(self, example: Example) -> Example:
+        images = []
+        for image in example.images:
+            content = np.ascontiguousarray(image.patches).data
+            key = hashlib.blake2b(content, digest_size=16, key=repr(image.grid).encode()).digest()
+            if key not in self._images:
+                self._images[key] = image
+                self._used += image.patches.nbytes
+            images.append(self._images[key])
+        arrays = (example.tokens, example.loss_mask, *example.extras.values())
+        self._used += sum(array.nbytes for array in arrays)
+        return dataclasses.replace(example, images=tuple(images))
 
-def _size(example: Example) -> int:
-    return example.tokens.nbytes + example.loss_mask.nbytes + sum(image.patches.nbytes for image in example.images)
+    def _clear(self) -> None:
+        self._used = 0
+        self._kept: dict[int, Example] = {}
+        self._images: dict[bytes, ImagePatches] = {}
+
+    def __getstate__(self):  # a copy for another process starts empty, instead of taking everything along
+        return self._examples, self._max_bytes
+
+    def __setstate__(self, state):
+        self._examples, self._max_bytes = state
+        self._clear()

@@ -86,7 +86,12 @@ def click_elements(screen: AnnotatedScreen, phrase: Phrase = element_phrase) -> 
     """Returns the elements that an instruction can name: clickable, with a phrase that fits no other element."""
     named = [(phrase(screen.family, element), element) for element in screen.elements]
     uses = collections.Counter(words for words, _ in named)
-    return [element for words, element in named if element.clickable and uses[words] == 1]
+    by_label = screen.family == DeviceFamily.WEB
+    return [
+        element
+        for words, element in named
+        if element.clickable and uses[words] == 1 and not (by_label and element.label is None)
+    ]
 
 
 def _size(screen: AnnotatedScreen) -> tuple[int, int]:

@@ -72,7 +72,7 @@ class MixedExamples(grain.MapDataset):
         return self._sources[chosen][row]
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=4)
 def _block_order(counts: tuple[int, ...], seed: int, block: int | None) -> tuple[np.ndarray, np.ndarray]:
     """Returns the source of each place of a block, and its rank among the places of that source.
 
@@ -88,7 +88,7 @@ def _block_order(counts: tuple[int, ...], seed: int, block: int | None) -> tuple
     return source, rank
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=16)
 def _epoch_order(length: int, seed: int, source: int, epoch: int) -> np.ndarray:
     return np.random.default_rng([seed, 1, source, epoch]).permutation(length)
 

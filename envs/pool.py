@@ -100,7 +100,11 @@ class Pool(abc.ABC):
             self.stats[method] += 1
             task_id = argument.task_id if isinstance(argument, TaskSpec) else None
             self._pending[slot] = (method, task_id)
-            self._start(slot, method, argument)
+            try:
+                self._start(slot, method, argument)
+            except BaseException:  # an argument that cannot be sent, say
+                self._pending.pop(slot, None)
+                raise
 
     def ready(self, at_least: int = 1) -> dict[int, StepResult | bytes | EnvFailure]:
         """Returns the results that are there, waiting until at least `at_least` of the submitted calls have one."""

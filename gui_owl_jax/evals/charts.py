@@ -347,7 +347,7 @@ CSS = """
 .key { margin: 0 0 .6rem; font-size: .85rem; color: var(--muted); }
 .key i { margin: 0 .3rem 0 .8rem; vertical-align: -1px; }
 .key i.shade { opacity: .3; }
-.chart svg { width: 100%; max-width: 520px; height: auto; margin-top: auto; }
+.chart svg { width: 100%; max-width: 520px; height: auto; margin-top: auto; overflow: visible; }
 .chart text { font: 11.5px system-ui, sans-serif; font-variant-numeric: tabular-nums; fill: var(--muted); }
 .chart text.name { font-size: 12px; fill: var(--ink); }
 .chart text.value { font-size: 11px; fill: var(--ink); }

@@ -13,6 +13,9 @@ with truncated importance weights c_t (`rl.transport`), selection weights w_t (`
     sequence_mean    1 / (tokens of i * sequences)       every sequence counts the same (GRPO)
     fixed_length     1 / (fixed_length * sequences)      no length bias (Dr. GRPO)
 
+A batch without any weight has loss and gradient 0. That alone would not stop momentum, weight decay and the step count
+of an optimizer: the train step skips its update where `count_units` is 0.
+
 Counts are global, over the whole batch, however it is packed and sharded; accumulation over micro-batches passes the
 count of all of them as `normalizer`. A sequence is a segment of a row, one sampled response. To average per
 trajectory instead, divide token_weights by the trajectory's tokens and use fixed_length = 1 with the number of
@@ -25,7 +28,6 @@ k1 = -x, k2 = x^2 / 2, k3 = e^x - x - 1 (unbiased, never negative).
 from __future__ import annotations
 
 import dataclasses
-from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -40,8 +42,6 @@ from gui_owl_jax.rl.transport import (
     segment_count,
     segment_totals,
 )
-
-Tree = TypeVar("Tree")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -265,23 +265,6 @@ def kl_divergence(logps: jax.Array, ref_logps: jax.Array, mask: jax.Array, estim
     # expm1: x is tiny as long as the policies are close, and e^x - 1 would cancel.
     clipped = jnp.clip(x, -MAX_LOG_RATIO, MAX_LOG_RATIO)
     return jnp.expm1(clipped) - clipped
-
-
-def update_if_informative(informative: jax.Array, updated: Tree, current: Tree) -> Tree:
-    """Keeps the whole train state where a batch has nothing to teach.
-
-    A zero gradient is not enough: momentum and weight decay would still move parameters, and the optimizer would count
-    the step.
-
-    Args:
-      informative: bool [], `metrics["tokens"] > 0`.
-      updated: state after the update (parameters and optimizer state), any pytree.
-      current: state before it.
-
-    Returns:
-      `updated` or `current`.
-    """
-    return jax.tree.map(lambda new, old: jnp.where(informative, new, old), updated, current)
 
 
 def _averaging(config: ObjectiveConfig) -> ObjectiveConfig:

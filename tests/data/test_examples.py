@@ -151,17 +151,25 @@ class Counting(list):
         return super().__getitem__(index)
 
 
-def test_cache_keeps_what_fits(trajectories, processor, context):
+def test_cache_keeps_what_fits_and_shares_screens(trajectories, processor, context):
     source = Counting(StepExamples(trajectories, processor, context))
     cached = CachedExamples(source)
     first = [cached[i] for i in range(len(cached))]
-    assert all(a is b for a, b in zip(first, (cached[i] for i in range(len(cached)))))
+    for a, b in zip(first, source):
+        assert (a.tokens == b.tokens).all() and (a.loss_mask == b.loss_mask).all()
+        assert all((x.patches == y.patches).all() and x.grid == y.grid for x, y in zip(a.images, b.images, strict=True))
+    assert all(a is cached[i] for i, a in enumerate(first))
     assert source.reads == len(source)
-    small = CachedExamples(source, max_bytes=3 * sum(image.patches.nbytes for image in first[0].images))
+    shown = [image for example in first for image in example.images]
+    different = {id(image): image for image in shown}
+    assert len(different) == sum(len(trajectory.steps) for trajectory in trajectories) < len(shown)
+    texts = sum(example.tokens.nbytes + example.loss_mask.nbytes for example in first)
+    assert cached.used_bytes == texts + sum(image.patches.nbytes for image in different.values())
+    small = CachedExamples(source, max_bytes=cached.used_bytes // 2)
     source.reads = 0
-    for _ in range(2):
-        for i in range(len(small)):
-            assert small[i] is first[i]
+    for i in [*range(len(small)), *range(len(small))]:
+        assert (small[i].tokens == first[i].tokens).all()
     assert len(source) < source.reads < 2 * len(source)
+    assert small.used_bytes < 0.6 * cached.used_bytes
     copy = pickle.loads(pickle.dumps(cached))
-    assert len(copy) == len(cached) and not copy._kept and copy._room == 1 << 30
+    assert len(copy) == len(cached) and copy.used_bytes == 0

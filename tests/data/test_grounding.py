@@ -40,6 +40,8 @@ def test_only_elements_that_words_can_name_are_clicked():
     assert [element.text for element in click_elements(screen())] == ["Mia", "", "Send"]  # "" is "the row"
     twice = AnnotatedScreen(BLANK, (*screen().elements, ScreenElement("Mia", "title", (0, 96, 96, 32))), "mobile")
     assert [element.text for element in click_elements(twice)] == ["", "Send"]
+    marked = screen(DeviceFamily.WEB, (1, None, None, 3))
+    assert [element.label for element in click_elements(marked)] == [1, 3]
     assert click_elements(screen(), phrase=lambda family, element: "Click it.") == []
 
 

@@ -3,6 +3,7 @@
 import functools
 import gc
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -149,6 +150,14 @@ def test_an_answer_that_waited_for_the_caller_is_not_late():
         pool.submit("step", {0: ACT})
         time.sleep(1.0)
         assert isinstance(pool.ready()[0], StepResult)
+
+
+def test_an_argument_that_cannot_be_sent_leaves_the_slot_usable():
+    with EnvPool(FACTORY, 1) as pool:
+        pool.reset({0: testing.make_task()})
+        with pytest.raises((AttributeError, TypeError, pickle.PicklingError)):
+            pool.step({0: Action(kind="type", text=lambda: "")})
+        assert isinstance(pool.step({0: ACT})[0], StepResult)
 
 
 def test_large_screens_pass_whole():

@@ -48,12 +48,12 @@ def test_advantages_equal_numpy(estimator, baseline):
 @pytest.mark.parametrize("estimator", advantages.ESTIMATORS)
 @pytest.mark.parametrize("baseline", ["group", "pool"])
 def test_equal_rewards_and_empty_groups_have_advantage_exactly_zero(estimator, baseline):
-    third = np.float32(0.1) + np.float32(0.2)
-    rewards = np.array([[0, 0, 0], [1, 1, 1], [0.3, third, 0.3], [1, 0, 0], [1, 0, 0]], np.float32)
+    rounded = np.nextafter(np.float32(0.3), np.float32(1))
+    rewards = np.array([[0, 0, 0], [1, 1, 1], [0.3, rounded, 0.3], [1, 0, 0], [1, 0, 0]], np.float32)
     members = np.array([[1, 1, 1], [1, 1, 1], [1, 1, 1], [0, 0, 0], [1, 0, 0]], bool)
     config = AdvantageConfig(estimator=estimator, baseline=baseline)
     found = group_advantages(config, rewards, members, rewards, members)
-    assert third != np.float32(0.3) and not np.asarray(found).any()
+    assert rewards[2, 1] != rewards[2, 0] and not np.asarray(found).any()
 
 
 def test_the_pool_baseline_needs_a_pool():

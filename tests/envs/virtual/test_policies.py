@@ -11,7 +11,7 @@ from envs.virtual.policies import click_action, element_phrase, plan, policy
 from envs.virtual.tasks import SLACK, TEMPLATES, sample_task
 from envs.virtual.world import World, advance, begin, screen_of
 from gui_owl_jax.agent.actions import Action, call_from_action
-from gui_owl_jax.agent.devices import DEVICE_FAMILIES, DeviceFamily
+from gui_owl_jax.agent.devices import DeviceFamily
 from gui_owl_jax.agent.errors import EnvError
 
 
@@ -169,11 +169,10 @@ def blind_rate(name, count):
     return wins / count
 
 
-@pytest.mark.parametrize("family", DEVICE_FAMILIES)
-def test_a_blind_agent_fails(family):
-    rates = {name: blind_rate(name, 60) for name, template in TEMPLATES.items() if template.app.family == family}
-    assert sum(rates.values()) / len(rates) < 0.1, rates
-    assert max(rates.values()) < 0.3, rates
+def test_a_blind_agent_fails():
+    rates = {name: blind_rate(name, 60) for name in TEMPLATES}
+    assert sum(rates.values()) / len(rates) < 0.08, rates
+    assert max(rates.values()) < 0.25, rates
 
 
 def test_plan_needs_no_world_and_follows_the_scale():
