@@ -22,6 +22,15 @@ def parameter(value: jax.Array, axes: Axes) -> nnx.Param:
     return nnx.Param(value, axes=axes)
 
 
+def matmul(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Multiplies x [..., inputs] by a kernel [inputs, outputs] in the dtype of x.
+
+    As one flat product over all tokens: for a batched one XLA's CPU backward pass copies every activation transposed.
+    """
+    flat = x.reshape(-1, x.shape[-1]) @ kernel.astype(x.dtype)
+    return flat.reshape(*x.shape[:-1], kernel.shape[-1])
+
+
 class Linear(nnx.Module):
     """y = x @ kernel (+ bias), computed in the dtype of x."""
 
@@ -36,7 +45,7 @@ class Linear(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps [..., inputs] to [..., outputs]."""
-        y = x @ self.kernel[...].astype(x.dtype)
+        y = matmul(x, self.kernel[...])
         return y + self.bias[...].astype(x.dtype) if hasattr(self, "bias") else y
 
 
@@ -111,4 +120,8 @@ def scan_layers(
         return call(layer_x[0], carry, layer_x[1])
 
     chosen = jax.tree.map(lambda a: a[start:stop], layers) if start or stop is not None else layers
-    return jax.lax.scan(jax.checkpoint(body, prevent_cse=False) if remat else body, carry, (chosen, xs))
+    length = jax.tree.leaves(chosen)[0].shape[0]
+    # A loop over one or two layers saves no compile time worth its bookkeeping.
+    return jax.lax.scan(
+        jax.checkpoint(body, prevent_cse=False) if remat else body, carry, (chosen, xs), unroll=length <= 2
+    )

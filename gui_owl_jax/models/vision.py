@@ -12,7 +12,7 @@ from flax import nnx
 
 from gui_owl_jax.models import rope
 from gui_owl_jax.models.config import QwenVLConfig, VisionConfig
-from gui_owl_jax.models.layers import Embedding, LayerNorm, Linear, scan_layers, stack
+from gui_owl_jax.models.layers import Embedding, LayerNorm, Linear, matmul, scan_layers, stack
 from gui_owl_jax.ops.attention import attention
 
 
@@ -144,7 +144,7 @@ class VisionTower(nnx.Module):
         pixels = (patches.astype(jnp.float32) / 255 - mean) / std
         kernel = self.patch_embed.kernel[...].reshape(tower.channels, tower.temporal_patch_size, area, tower.width)
         kernel = kernel.sum(axis=1).reshape(tower.patch_columns, tower.width)
-        return pixels.astype(dtype) @ kernel.astype(dtype) + self.patch_embed.bias[...].astype(dtype)
+        return matmul(pixels.astype(dtype), kernel) + self.patch_embed.bias[...].astype(dtype)
 
 
 def interpolate(table: jax.Array, index: jax.Array, weight: jax.Array) -> jax.Array:

@@ -62,7 +62,9 @@ def token_statistics(
 
 
 def _statistics(hidden: jax.Array, kernel: jax.Array, targets: jax.Array) -> TokenStatistics:
-    logits = jnp.matmul(hidden, kernel.astype(hidden.dtype), preferred_element_type=jnp.float32)
+    flat = hidden.reshape(-1, hidden.shape[-1])
+    logits = jnp.matmul(flat, kernel.astype(hidden.dtype), preferred_element_type=jnp.float32)
+    logits = logits.reshape(*targets.shape, -1)
     log_total = jax.nn.logsumexp(logits, axis=-1)
     chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     expected = jnp.sum(jnp.exp(logits - log_total[..., None]) * logits, axis=-1)

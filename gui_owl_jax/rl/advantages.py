@@ -19,11 +19,12 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from gui_owl_jax.agent.errors import ConfigError
 from gui_owl_jax.rl.outcomes import tied
 
-ESTIMATORS = ("grpo", "dr_grpo", "rloo")
+KINDS = ("grpo", "dr_grpo", "rloo")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +32,7 @@ class AdvantageConfig:
     """How rewards become advantages.
 
     Attributes:
-      estimator: "grpo", "dr_grpo" or "rloo".
+      kind: "grpo", "dr_grpo" or "rloo".
       baseline: "group" or "pool".
       credit: "trajectory" (one advantage for all its steps) or "step" (adds `step_advantages`).
       step_weight: factor of the step advantages.
@@ -39,7 +40,7 @@ class AdvantageConfig:
       eps: added to the standard deviation in grpo.
     """
 
-    estimator: str = "grpo"
+    kind: str = "grpo"
     baseline: str = "group"
     credit: str = "trajectory"
     step_weight: float = 1.0
@@ -48,7 +49,7 @@ class AdvantageConfig:
 
     def __post_init__(self) -> None:
         for field, allowed in (
-            ("estimator", ESTIMATORS),
+            ("kind", KINDS),
             ("baseline", ("group", "pool")),
             ("credit", ("trajectory", "step")),
         ):
@@ -58,15 +59,15 @@ class AdvantageConfig:
 
 def group_advantages(
     config: AdvantageConfig,
-    rewards: jax.Array,
-    members: jax.Array,
-    pool_rewards: jax.Array | None = None,
-    pool_valid: jax.Array | None = None,
+    rewards: ArrayLike,
+    members: ArrayLike,
+    pool_rewards: ArrayLike | None = None,
+    pool_valid: ArrayLike | None = None,
 ) -> jax.Array:
     """Advantages by config.
 
     Args:
-      config: estimator and baseline.
+      config: kind and baseline.
       rewards: float [..., G], of the selected group.
       members: bool [..., G], where the selection weight is positive.
       pool_rewards: float [..., M], of the pool; needed by baseline "pool". Members belong to the pool.
@@ -78,11 +79,12 @@ def group_advantages(
     Raises:
       ConfigError: the pool baseline without a pool.
     """
+    rewards, members = jnp.asarray(rewards), jnp.asarray(members, bool)
     if config.baseline == "group":
-        return _ESTIMATORS[config.estimator](rewards, members, rewards, members, config.eps)
+        return _KINDS[config.kind](rewards, members, rewards, members, config.eps)
     if pool_rewards is None or pool_valid is None:
         raise ConfigError('baseline = "pool" needs pool_rewards and pool_valid')
-    return _ESTIMATORS[config.estimator](rewards, members, pool_rewards, pool_valid, config.eps)
+    return _KINDS[config.kind](rewards, members, jnp.asarray(pool_rewards), jnp.asarray(pool_valid, bool), config.eps)
 
 
 def grpo(rewards: jax.Array, members: jax.Array, *, eps: float = 1e-6) -> jax.Array:
@@ -213,4 +215,4 @@ def _rloo(rewards, members, base_rewards, base_members, eps) -> jax.Array:
     return _where_informative((rewards - mean) * others, members, base_rewards, base_members)
 
 
-_ESTIMATORS = {"grpo": _grpo, "dr_grpo": _dr_grpo, "rloo": _rloo}
+_KINDS = {"grpo": _grpo, "dr_grpo": _dr_grpo, "rloo": _rloo}

@@ -51,7 +51,7 @@ class ObjectiveConfig:
     Attributes:
       clip_low: the ratio is clipped below at 1 - clip_low.
       clip_high: the ratio is clipped above at 1 + clip_high.
-      kl_coef: beta; 0 needs no reference policy.
+      kl_coefficient: beta; 0 needs no reference policy.
       kl_estimator: "k1", "k2" or "k3".
       aggregation: "token_mean", "sequence_mean" or "fixed_length".
       fixed_length: tokens, for aggregation "fixed_length".
@@ -62,7 +62,7 @@ class ObjectiveConfig:
 
     clip_low: float = 0.2
     clip_high: float = 0.2
-    kl_coef: float = 0.0
+    kl_coefficient: float = 0.0
     kl_estimator: str = "k3"
     aggregation: str = "token_mean"
     fixed_length: int = 512
@@ -85,8 +85,8 @@ class ObjectiveConfig:
         for field in ("fixed_length", "importance_cap"):
             if getattr(self, field) <= 0:
                 raise ConfigError(f"{field} = {getattr(self, field)} must be positive")
-        if self.kl_coef < 0:
-            raise ConfigError(f"kl_coef = {self.kl_coef} must not be negative")
+        if self.kl_coefficient < 0:
+            raise ConfigError(f"kl_coefficient = {self.kl_coefficient} must not be negative")
 
 
 def mrpo_objective(
@@ -112,7 +112,7 @@ def mrpo_objective(
       logps: float [B, L], log-probabilities of the tokens under the policy being trained.
       old_logps: float [B, L], by the trainer at the start of the update; None: equal to `logps` (one step per batch).
       sampler_logps: float [B, L], of the distribution the tokens were drawn from; None if importance is "none".
-      ref_logps: float [B, L], of the reference policy; None if kl_coef is 0.
+      ref_logps: float [B, L], of the reference policy; None if kl_coefficient is 0.
       advantages: float [B, L], constant over a trajectory's tokens (or a step's).
       token_weights: float [B, L], selection weights of the trajectories the tokens belong to.
       mask: float or bool [B, L], positive on sampled tokens.
@@ -130,8 +130,8 @@ def mrpo_objective(
     Raises:
       ConfigError: an array is missing that the config needs.
     """
-    if config.kl_coef > 0 and ref_logps is None:
-        raise ConfigError(f"kl_coef = {config.kl_coef} needs ref_logps")
+    if config.kl_coefficient > 0 and ref_logps is None:
+        raise ConfigError(f"kl_coefficient = {config.kl_coefficient} needs ref_logps")
     if config.importance != "none" and sampler_logps is None:
         raise ConfigError(f"importance = {config.importance!r} needs sampler_logps")
     used = used_tokens(mask, token_weights, segment_ids)
@@ -154,8 +154,8 @@ def mrpo_objective(
     if ref_logps is not None:
         kl = kl_divergence(logps, ref_logps, used, config.kl_estimator)
     loss = policy_loss
-    if config.kl_coef > 0:
-        loss = loss + config.kl_coef * jnp.sum(per_token * kl)
+    if config.kl_coefficient > 0:
+        loss = loss + config.kl_coefficient * jnp.sum(per_token * kl)
 
     # Averages weigh tokens as the loss does (a fixed length would not sum to 1).
     shares = aggregation_weights(used, segment_ids, _averaging(config), normalizer)

@@ -35,6 +35,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from gui_owl_jax.agent.errors import ConfigError
 
@@ -68,7 +69,7 @@ class Selection(NamedTuple):
     off_policy: jax.Array
 
 
-def select(key: jax.Array, outcomes: jax.Array, valid: jax.Array, n: int, *, weighting: str = "inclusion") -> Selection:
+def select(key: jax.Array, outcomes: ArrayLike, valid: ArrayLike, n: int, *, weighting: str = "inclusion") -> Selection:
     """Selects a group of n from a pool of one task, by uniform draw and swap1.
 
     Args:
@@ -144,7 +145,7 @@ def form_group(
     )
 
 
-def inclusion_probabilities(successes: jax.Array, failures: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
+def inclusion_probabilities(successes: ArrayLike, failures: ArrayLike, n: int) -> tuple[jax.Array, jax.Array]:
     """Exact probabilities that a given success, or failure, of the pool ends up in the group of `select`.
 
     Args:
@@ -164,7 +165,7 @@ def inclusion_probabilities(successes: jax.Array, failures: jax.Array, n: int) -
     return jnp.where(mixed, uniform - shift / s, 0.0), jnp.where(mixed, uniform + shift / f, 0.0)
 
 
-def informative_probability(successes: jax.Array, failures: jax.Array, n: int) -> jax.Array:
+def informative_probability(successes: ArrayLike, failures: ArrayLike, n: int) -> jax.Array:
     """The probability that a uniform draw of n without replacement holds both outcomes: what naive GRPO gets.
 
     With selection the probability is 1 for every mixed pool. Draws *with* replacement, from a policy with success
@@ -183,7 +184,7 @@ def informative_probability(successes: jax.Array, failures: jax.Array, n: int) -
     return jnp.where((s > 0) & (f > 0), 1.0 - collapsed, 0.0)
 
 
-def log_draw_ratio(inside: jax.Array, outside: jax.Array, n: int) -> jax.Array:
+def log_draw_ratio(inside: ArrayLike, outside: ArrayLike, n: int) -> jax.Array:
     """log C(a, n) / C(a + b, n): the log-probability that n draws without replacement all fall among a of a + b.
 
     The ratio of binomials is the product over i < n of (a - i)/(a + b - i) = 1 - b/(a + b - i). Its logarithm is summed
@@ -218,7 +219,7 @@ def shuffle_valid(key: jax.Array, valid: jax.Array) -> jax.Array:
     return jnp.lexsort((jax.random.bits(key, valid.shape), ~valid))
 
 
-def as_pool(outcomes: jax.Array, valid: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
+def as_pool(outcomes: ArrayLike, valid: ArrayLike, n: int) -> tuple[jax.Array, jax.Array]:
     """Checks a pool's shapes against the group size.
 
     Args:

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from gui_owl_jax.agent.errors import ConfigError
 
-WEIGHTINGS = ("uniform", "unstable_only", "beta")
+WEIGHTINGS = ("uniform", "unstable", "posterior")
 
 
-def unstable(successes: jax.Array, trials: jax.Array) -> jax.Array:
+def unstable(successes: ArrayLike, trials: ArrayLike) -> jax.Array:
     """Tells tasks that sometimes succeed.
 
     Args:
@@ -28,16 +29,19 @@ def unstable(successes: jax.Array, trials: jax.Array) -> jax.Array:
     Returns:
       bool [T].
     """
-    return (successes > 0) & (successes < trials)
+    successes = jnp.asarray(successes)
+    return (successes > 0) & (successes < jnp.asarray(trials))
 
 
-def task_weights(successes: jax.Array, trials: jax.Array, weighting: str = "beta", *, floor: float = 0.1) -> jax.Array:
+def task_weights(
+    successes: jax.Array, trials: jax.Array, weighting: str = "posterior", *, floor: float = 0.1
+) -> jax.Array:
     """Probabilities of visiting tasks.
 
     Args:
       successes: int [T].
       trials: int [T], may be 0.
-      weighting: "uniform"; "unstable_only": the unstable tasks (all, where there is none); "beta": proportional to
+      weighting: "uniform"; "unstable": the unstable tasks (all, where there is none); "posterior": proportional to
         E[p(1 - p)], the expected variance of an outcome, under a Beta(1, 1) prior. It is 1/6 for a task that was never
         tried: less than for an unstable one, more than for a solved one.
       floor: the share of visits that is spread over all tasks alike, in [0, 1].
@@ -54,10 +58,10 @@ def task_weights(successes: jax.Array, trials: jax.Array, weighting: str = "beta
         raise ConfigError(f"floor = {floor} must be in [0, 1]")
     successes, trials = jnp.asarray(successes, jnp.float32), jnp.asarray(trials, jnp.float32)
     even = jnp.ones_like(successes)
-    if weighting == "unstable_only":
+    if weighting == "unstable":
         chosen = unstable(successes, trials)
         raw = jnp.where(chosen.any(), chosen.astype(jnp.float32), even)
-    elif weighting == "beta":
+    elif weighting == "posterior":
         a, b = successes + 1.0, trials - successes + 1.0
         raw = a * b / ((a + b) * (a + b + 1.0))
     else:

@@ -185,8 +185,16 @@ class Checkpoints:
             good = self._last_good(step, abstract_state)
             raise CheckpointError(f"{self.path(step)} is damaged: {_short(error)}. {good}") from error
 
-    def restore_params(self, step: int | None, abstract_params: Any) -> Any:
-        """Reads the parameters alone (to evaluate, to export, to start the next stage); raises like `restore`."""
+    def restore_params(self, abstract_params: Any, step: int | None = None) -> Any:
+        """Reads the parameters alone (to evaluate, to export, to start the next stage).
+
+        Args:
+          abstract_params: ShapeDtypeStructs; leaves without a sharding come to the first device.
+          step: which checkpoint; None takes the newest.
+
+        Raises:
+          CheckpointError: as `restore` does.
+        """
         step = self._existing(step)
         try:
             return self._read_tree(step, "params", self._read_meta(step)["params"], abstract_params)
@@ -268,7 +276,9 @@ class Checkpoints:
             shape, dtype = tuple(saved[name]["shape"]), saved[name]["dtype"]
             if shape != leaf.shape or dtype != str(leaf.dtype):
                 raise _Misfit(f"holds {name} as {dtype}{shape}, wanted {leaf.dtype}{leaf.shape}")
-        how = ocp.checkpoint_utils.construct_restore_args(wanted)
+        first = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        places = {name: getattr(leaf, "sharding", None) or first for name, leaf in wanted.items()}
+        how = ocp.checkpoint_utils.construct_restore_args(wanted, places)
         read = self._load(step, **{item: ocp.args.PyTreeRestore(wanted, restore_args=how)})[item]
         for name, total in _checksums(read).items():
             if total != saved[name]["checksum"]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,9 @@ from gui_owl_jax.models.config import QwenVLConfig
 from gui_owl_jax.ops.cross_entropy import TokenStatistics, token_statistics
 from gui_owl_jax.rl import objective as objectives
 from gui_owl_jax.rl.objective import ObjectiveConfig
+
+# What an MRPO batch has besides the arrays of `models.layout`.
+RL_ARRAYS = ("advantages", "weights", "sampler_logps", "old_logps", "ref_logps")
 
 Batch = Mapping[str, jax.Array]
 Metrics = dict[str, jax.Array]
@@ -52,7 +55,8 @@ class ComputeConfig:
 DEFAULT_COMPUTE = ComputeConfig()
 
 
-class Loss(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Loss:
     """A loss in two functions.
 
     Attributes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -85,8 +85,15 @@ class OptimizerConfig:
                 raise ConfigError(f"optimizer.{field}: {getattr(self, field)!r} cannot work in {self}")
 
 
-class OptimizerState(NamedTuple):
-    """The number of updates applied (int32 scalar; drives the schedule) and the moments of the trained parameters."""
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class OptimizerState:
+    """What the optimizer remembers.
+
+    Attributes:
+      count: int32 scalar, the updates applied; the schedule follows it.
+      moments: of the trained parameters.
+    """
 
     count: jax.Array
     moments: optax.OptState

@@ -19,7 +19,7 @@ from gui_owl_jax.training.optimizer import OptimizerConfig, make_optimizer, path
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainState:
-    """All that a train step reads and writes.
+    """All that a train step reads and writes; also the tree of shardings, or of abstract arrays, in its form.
 
     Attributes:
       step: int32 scalar, the number of batches taken in. It moves on with every finite step, also when an MRPO batch
@@ -28,7 +28,7 @@ class TrainState:
       opt_state: the optimizer's `OptimizerState`.
     """
 
-    step: jax.Array
+    step: Any
     params: Any
     opt_state: Any
 

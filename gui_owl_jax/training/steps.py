@@ -19,6 +19,7 @@ from gui_owl_jax.rl.objective import ObjectiveConfig
 from gui_owl_jax.training import optimizer as optimizers
 from gui_owl_jax.training.losses import (
     DEFAULT_COMPUTE,
+    RL_ARRAYS,
     Batch,
     ComputeConfig,
     Loss,
@@ -63,11 +64,13 @@ def score_step(
     Under the parameters before an update they are its `old_logps`, under those of the reference its `ref_logps`.
     """
     rows = sharding.batch_sharding(mesh)
-    return jax.jit(
+    score = jax.jit(
         lambda params, batch: token_scores(model, params, batch, compute).logps,
         in_shardings=(sharding.param_shardings(model, mesh), rows),
         out_shardings=rows,
     )
+    # Without what it does not read, batches before and after their `ref_logps` are known share one compilation.
+    return lambda params, batch: score(params, {name: batch[name] for name in batch if name not in RL_ARRAYS})
 
 
 def train_step(

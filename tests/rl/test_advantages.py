@@ -15,43 +15,43 @@ REWARDS = np.array([[1, 0, 0, 0], [1, 1, 0, 9], [0.2, 0.4, 0.9, 0.1]], np.float3
 MEMBERS = np.array([[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 1]], bool)
 
 
-def by_hand(estimator, rewards, members, base, base_members):
+def by_hand(kind, rewards, members, base, base_members):
     result = np.zeros(rewards.shape)
     for row in range(len(rewards)):
         pool = base[row][base_members[row]].astype(np.float64)
         for i in np.flatnonzero(members[row]):
             r = float(rewards[row, i])
-            if estimator == "grpo":
+            if kind == "grpo":
                 result[row, i] = (r - pool.mean()) / (pool.std() + 1e-6)
-            elif estimator == "dr_grpo":
+            elif kind == "dr_grpo":
                 result[row, i] = r - pool.mean()
             else:
                 result[row, i] = r - (pool.sum() - r) / (len(pool) - 1)
     return result
 
 
-@pytest.mark.parametrize("estimator", advantages.ESTIMATORS)
+@pytest.mark.parametrize("kind", advantages.KINDS)
 @pytest.mark.parametrize("baseline", ["group", "pool"])
-def test_advantages_equal_numpy(estimator, baseline):
+def test_advantages_equal_numpy(kind, baseline):
     pool = np.concatenate([REWARDS, np.array([[0, 1], [5, 1], [0.3, 0.3]], np.float32)], axis=1)
     pool_valid = np.concatenate([MEMBERS, np.ones((3, 2), bool)], axis=1)
-    config = AdvantageConfig(estimator=estimator, baseline=baseline)
+    config = AdvantageConfig(kind=kind, baseline=baseline)
     found = jax.jit(lambda *args: group_advantages(config, *args))(REWARDS, MEMBERS, pool, pool_valid)
     base = (pool, pool_valid) if baseline == "pool" else (REWARDS, MEMBERS)
-    np.testing.assert_allclose(found, by_hand(estimator, REWARDS, MEMBERS, *base), rtol=2e-5, atol=1e-6)
+    np.testing.assert_allclose(found, by_hand(kind, REWARDS, MEMBERS, *base), rtol=2e-5, atol=1e-6)
     assert found[1, 3] == 0
-    by_name = getattr(advantages, estimator)(jnp.array(REWARDS), jnp.array(MEMBERS))
+    by_name = getattr(advantages, kind)(jnp.array(REWARDS), jnp.array(MEMBERS))
     if baseline == "group":
         np.testing.assert_array_equal(by_name, found)
 
 
-@pytest.mark.parametrize("estimator", advantages.ESTIMATORS)
+@pytest.mark.parametrize("kind", advantages.KINDS)
 @pytest.mark.parametrize("baseline", ["group", "pool"])
-def test_equal_rewards_and_empty_groups_have_advantage_exactly_zero(estimator, baseline):
+def test_equal_rewards_and_empty_groups_have_advantage_exactly_zero(kind, baseline):
     rounded = np.nextafter(np.float32(0.3), np.float32(1))
     rewards = np.array([[0, 0, 0], [1, 1, 1], [0.3, rounded, 0.3], [1, 0, 0], [1, 0, 0]], np.float32)
     members = np.array([[1, 1, 1], [1, 1, 1], [1, 1, 1], [0, 0, 0], [1, 0, 0]], bool)
-    config = AdvantageConfig(estimator=estimator, baseline=baseline)
+    config = AdvantageConfig(kind=kind, baseline=baseline)
     found = group_advantages(config, rewards, members, rewards, members)
     assert rewards[2, 1] != rewards[2, 0] and not np.asarray(found).any()
 
@@ -61,7 +61,7 @@ def test_the_pool_baseline_needs_a_pool():
         group_advantages(AdvantageConfig(baseline="pool"), REWARDS, MEMBERS)
 
 
-@pytest.mark.parametrize("fields", [{"estimator": "gae"}, {"baseline": "batch"}, {"credit": "token"}])
+@pytest.mark.parametrize("fields", [{"kind": "gae"}, {"baseline": "batch"}, {"credit": "token"}])
 def test_bad_configs_are_rejected(fields):
     with pytest.raises(ConfigError, match=next(iter(fields))):
         AdvantageConfig(**fields)

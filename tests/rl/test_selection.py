@@ -19,6 +19,9 @@ from gui_owl_jax.rl.outcomes import SuccessRule
 from gui_owl_jax.rl.selection import Case
 from tests.rl.brute_force import EVERY_POOL, enumerate_groups, inclusion, osworld_rewards, pool_outcomes
 
+probabilities = jax.jit(selection.inclusion_probabilities, static_argnums=2)
+informative = jax.jit(selection.informative_probability, static_argnums=2)
+
 
 def _pools(n):
     """All (successes, pool size) from which n can be drawn."""
@@ -91,19 +94,21 @@ def _assert_frequencies(found, expected, draws):
 
 @pytest.mark.parametrize("n", range(2, 9))
 def test_inclusion_probabilities_equal_the_enumeration(n):
-    for s, m in _pools(n):
-        exact = inclusion(pool_outcomes(s, m), n)
-        pi_success, pi_failure = selection.inclusion_probabilities(jnp.array(s), jnp.array(m - s), n)
-        if s:
-            assert float(pi_success) == pytest.approx(float(exact[0]), rel=2e-6)
-        if s < m:
-            assert float(pi_failure) == pytest.approx(float(exact[-1]), rel=2e-6)
+    pools = _pools(n)
+    s, m = np.array(pools).T
+    pi_success, pi_failure = probabilities(s, m - s, n)
+    for i, (successes, size) in enumerate(pools):
+        exact = inclusion(pool_outcomes(successes, size), n)
+        if successes > 0:
+            assert float(pi_success[i]) == pytest.approx(float(exact[0]), rel=2e-6)
+        if successes < size:
+            assert float(pi_failure[i]) == pytest.approx(float(exact[-1]), rel=2e-6)
 
 
 @pytest.mark.parametrize(("m", "n"), [(32, 8), (128, 16), (1024, 8), (1024, 64), (1024, 512), (1024, 1024)])
 def test_inclusion_probabilities_of_large_pools(m, n):
     s = np.arange(1, m)
-    pi_success, pi_failure = selection.inclusion_probabilities(jnp.array(s), jnp.array(m - s), n)
+    pi_success, pi_failure = probabilities(jnp.array(s), jnp.array(m - s), n)
     exact = np.array([_exact_inclusion(int(a), m - int(a), n) for a in s])
     np.testing.assert_allclose(pi_success, exact[:, 0], rtol=1e-5)
     np.testing.assert_allclose(pi_failure, exact[:, 1], rtol=1e-5)
@@ -117,11 +122,11 @@ def _exact_inclusion(s: int, f: int, n: int) -> tuple[float, float]:
     return float(uniform - q_s / s + q_f / s), float(uniform - q_f / f + q_s / f)
 
 
-def test_weights_stay_below_n_over_n_minus_one():
-    for n in (2, 4, 8):
-        s = jnp.arange(1, 64)
-        pi = jnp.stack(selection.inclusion_probabilities(s, 64 - s, n))
-        assert float(jnp.max(n / 64 / pi)) <= n / (n - 1) + 1e-5
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_weights_stay_below_n_over_n_minus_one(n):
+    s = np.arange(1, 64)
+    weights = n / 64 / np.stack(probabilities(s, 64 - s, n))
+    assert 0 < weights.min() and weights.max() <= n / (n - 1) + 1e-5
 
 
 @pytest.mark.parametrize(("s", "biased"), [(1, True), (3, True), (15, True), (8, False)])
@@ -157,7 +162,7 @@ def test_unfinished_trajectories_are_never_selected():
     assert (np.sort(indices, axis=1)[:, 1:] > np.sort(indices, axis=1)[:, :-1]).all()
     assert (result.rollouts == 4).all()
     # The same pool without the unfinished ones, (s, f) = (1, 3).
-    pi_success, pi_failure = selection.inclusion_probabilities(1, 3, 3)
+    pi_success, pi_failure = probabilities(1, 3, 3)
     np.testing.assert_allclose(weights, 3 / 4 / np.where(indices == 5, pi_success, pi_failure), rtol=1e-6)
     assert np.mean((indices == 5).any(axis=1)) == pytest.approx(float(pi_success), abs=1e-6)
 
@@ -175,18 +180,18 @@ def test_fewer_finished_trajectories_than_slots(valid, case, members):
 
 
 def test_no_weighting_gives_ones_and_empty_pools_zeros():
-    mixed = selection.select(jax.random.key(0), jnp.array([1, 0, 0, 0]), jnp.ones(4, bool), 2, weighting="none")
-    assert mixed.weights.tolist() == [1, 1]
-    uniform = selection.select(jax.random.key(0), jnp.zeros(4, int), jnp.ones(4, bool), 2, weighting="none")
+    pick = jax.jit(lambda z: selection.select(jax.random.key(0), z, jnp.ones(4, bool), 2, weighting="none"))
+    assert pick(jnp.array([1, 0, 0, 0])).weights.tolist() == [1, 1]
+    uniform = pick(jnp.zeros(4, int))
     assert uniform.weights.tolist() == [0, 0] and int(uniform.case) == Case.EMPTY
 
 
-def test_a_key_decides_the_group():
+def test_a_key_decides_the_group_under_jit_and_without():
     outcomes, valid = jnp.array([1, 0] * 8), jnp.ones(16, bool)
-    first, again = (selection.select(jax.random.key(3), outcomes, valid, 4) for _ in range(2))
-    jitted = jax.jit(selection.select, static_argnums=3)(jax.random.key(3), outcomes, valid, 4)
-    other = selection.select(jax.random.key(4), outcomes, valid, 4)
-    assert first.indices.tolist() == again.indices.tolist() == jitted.indices.tolist() != other.indices.tolist()
+    pick = jax.jit(selection.select, static_argnums=3)
+    first, again, other = (pick(jax.random.key(seed), outcomes, valid, 4) for seed in (3, 3, 4))
+    plain = selection.select(jax.random.key(3), outcomes, valid, 4)
+    assert first.indices.tolist() == again.indices.tolist() == plain.indices.tolist() != other.indices.tolist()
 
 
 @pytest.mark.parametrize("n", [1, 5])
@@ -202,7 +207,7 @@ def test_unknown_weighting_is_rejected():
 
 def test_informative_probability_of_a_success_rate():
     """The figures of the motivation: draws from a large pool with p = 0.9 approach 1 - p^n - (1-p)^n."""
-    found = [float(selection.informative_probability(900_000, 100_000, n)) for n in (4, 16)]
+    found = [float(informative(900_000, 100_000, n)) for n in (4, 16)]
     assert found == pytest.approx([0.344, 0.815], abs=5e-4)
 
 
@@ -222,7 +227,7 @@ def test_real_pool_informative_shares(rule, counts, shares):
     if counts:
         assert ((successes == 0).sum(), (successes == trials).sum(), mixed.sum()) == counts
     for n, share in zip((4, 8, 16, 32), shares):
-        found = np.asarray(selection.informative_probability(successes, trials - successes, n))
+        found = np.asarray(informative(successes, trials - successes, n))
         assert round(100 * found.mean(), 1) == share
         if counts:
             of_mixed = dict(zip((4, 8, 16, 32), (54.7, 73.9, 88.4, 99.9)))[n]

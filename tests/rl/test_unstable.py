@@ -23,8 +23,8 @@ def test_weights_are_a_distribution_with_a_floor(weighting):
     assert float(found.min()) >= 0.3 / 6 - 1e-7
 
 
-def test_beta_weights_are_the_posterior_mean_of_the_variance():
-    found = np.asarray(task_weights(SUCCESSES, TRIALS, "beta", floor=0.0))
+def test_posterior_weights_are_the_posterior_mean_of_the_variance():
+    found = np.asarray(task_weights(SUCCESSES, TRIALS, "posterior", floor=0.0))
     # Midpoint rule over the posterior density p^s (1-p)^f.
     p = (np.arange(20000) + 0.5) / 20000
     density = p ** SUCCESSES[:, None] * (1 - p) ** (TRIALS - SUCCESSES)[:, None]
@@ -32,10 +32,10 @@ def test_beta_weights_are_the_posterior_mean_of_the_variance():
     np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-5)
 
 
-def test_unstable_only_falls_back_to_all_tasks():
-    found = task_weights(SUCCESSES, TRIALS, "unstable_only", floor=0.0)
+def test_unstable_weights_fall_back_to_all_tasks():
+    found = task_weights(SUCCESSES, TRIALS, "unstable", floor=0.0)
     np.testing.assert_allclose(found, [0, 1 / 3, 1 / 3, 1 / 3, 0, 0], rtol=1e-6)
-    np.testing.assert_allclose(task_weights(np.array([0, 4]), np.array([4, 4]), "unstable_only"), [0.5, 0.5])
+    np.testing.assert_allclose(task_weights(np.array([0, 4]), np.array([4, 4]), "unstable"), [0.5, 0.5])
 
 
 @pytest.mark.parametrize("fields", [{"weighting": "hard"}, {"floor": 1.5}])

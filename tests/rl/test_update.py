@@ -11,7 +11,7 @@ import pytest
 
 from gui_owl_jax import sharding
 from gui_owl_jax.models import config as model_config
-from gui_owl_jax.models import layout
+from gui_owl_jax.models import layout, qwen_vl
 from gui_owl_jax.rl.advantages import AdvantageConfig, group_advantages
 from gui_owl_jax.rl.objective import ObjectiveConfig
 from gui_owl_jax.rl.selection import Case, select
@@ -31,11 +31,23 @@ def model():
     return dataclasses.replace(nano, vision=vision, text=text)
 
 
+def draw_params(model):
+    """Random parameters, drawn with numpy: compiling the model's own initialisation would take longer than the test."""
+    rng = np.random.default_rng(0)
+
+    def draw(path, leaf):
+        if path[-1].key == "scale":
+            return np.ones(leaf.shape, np.float32)
+        return (0.1 * rng.standard_normal(leaf.shape)).astype(np.float32)
+
+    return jax.tree_util.tree_map_with_path(draw, qwen_vl.abstract_params(model))
+
+
 @pytest.fixture(scope="module")
 def machinery(model):
     """(initial state, scorer, update), compiled once."""
     mesh = sharding.make_mesh(sharding.MeshConfig(), jax.devices()[:1])
-    state = states.create_state(model, OPTIMIZER, mesh, jax.random.key(0))
+    state = states.create_state(model, OPTIMIZER, mesh, draw_params(model))
     update = steps.mrpo_step(model, OPTIMIZER, ObjectiveConfig(), mesh)
     return state, steps.score_step(model, mesh), update
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +17,7 @@ from gui_owl_jax.training.optimizer import OptimizerConfig, path_name
 from gui_owl_jax.training.state import TrainState, create_state
 
 EIGHT = sharding.MeshConfig(data=2, fsdp=2, tensor=2)
-OBJECTIVE = ObjectiveConfig(kl_coef=0.05, clip_low=0.2, clip_high=0.3)
+OBJECTIVE = ObjectiveConfig(kl_coefficient=0.05, clip_low=0.2, clip_high=0.3, aggregation="sequence_mean")
 
 
 def _norm(tree) -> float:
@@ -54,8 +52,8 @@ def rl_batch(make_batch, score, params, mesh):
 
 
 @pytest.fixture(scope="module")
-def rl_step(model, optimizer, mesh):
-    return steps.mrpo_step(model, optimizer, OBJECTIVE, mesh)
+def rl_step(model, optimizer, mesh, quick):
+    return quick(steps.mrpo_step(model, optimizer, OBJECTIVE, mesh))
 
 
 # ------------------------------------------------------------------------------------------- supervised
@@ -74,7 +72,7 @@ def test_the_supervised_metrics_are_those_of_the_whole_logits(model, optimizer, 
     hits = ((logits.argmax(axis=-1) == targets) * mask).sum() / mask.sum()
     np.testing.assert_allclose(float(metrics["accuracy"]), hits, atol=1e-6)
     np.testing.assert_allclose(float(metrics["param_norm"]), _norm(params), rtol=1e-5)
-    np.testing.assert_allclose(float(metrics["lr"]), 0.01, rtol=1e-6)
+    np.testing.assert_allclose(float(metrics["lr"]), optimizer.learning_rate, rtol=1e-6)
     assert bool(metrics["finite"])
 
 
@@ -98,9 +96,9 @@ def test_scores_are_the_masked_log_probabilities(score, model, mesh, params, mak
     np.testing.assert_allclose(-logps.sum() / batch["loss_mask"].sum(), float(value), rtol=1e-5)
 
 
-def test_bfloat16_changes_the_matmuls_and_nothing_else(model, optimizer, mesh, params, step, make_batch):
+def test_bfloat16_changes_the_matmuls_and_nothing_else(model, optimizer, mesh, params, step, make_batch, quick):
     batch = sharding.put_batch(make_batch(3), mesh)
-    half = steps.supervised_step(model, optimizer, mesh, ComputeConfig(dtype="bfloat16", remat=True))
+    half = quick(steps.supervised_step(model, optimizer, mesh, ComputeConfig(dtype="bfloat16", remat=True)))
     full_state, full = step(create_state(model, optimizer, mesh, params), batch)
     half_state, metrics = half(create_state(model, optimizer, mesh, params), batch)
     assert 0 < abs(float(metrics["loss"]) / float(full["loss"]) - 1) < 0.02
@@ -108,9 +106,9 @@ def test_bfloat16_changes_the_matmuls_and_nothing_else(model, optimizer, mesh, p
     assert [leaf.dtype for leaf in jax.tree.leaves(half_state)] == [leaf.dtype for leaf in jax.tree.leaves(full_state)]
 
 
-def test_frozen_parameters_stay_as_they_are(model, mesh, params, make_batch):
+def test_frozen_parameters_stay_as_they_are(model, mesh, params, make_batch, quick):
     config = OptimizerConfig(learning_rate=0.01, learning_rate_rules=((r"vision/.*", 0.0), (r"text/embed/.*", 0.5)))
-    state, metrics = steps.supervised_step(model, config, mesh)(
+    state, metrics = quick(steps.supervised_step(model, config, mesh))(
         create_state(model, config, mesh, params), sharding.put_batch(make_batch(3), mesh)
     )
     assert _same(state.params["vision"], params["vision"])
@@ -176,21 +174,22 @@ def test_an_mrpo_batch_of_empty_groups_changes_no_parameter_and_no_statistic(
     assert int(state.step) == int(before.step) + 1
 
 
-def test_one_mrpo_step_favours_successes_over_failures(model, mesh, params, make_batch, score):
+def test_one_mrpo_step_favours_successes_over_failures(model, optimizer, mesh, params, make_batch, score, rl_step):
     batch = make_batch(11, rl=True)
-    batch["sampler_logps"] = np.asarray(score(params, sharding.put_batch(batch, mesh)))
-    config = OptimizerConfig(learning_rate=1e-4, schedule="constant")
-    update = steps.mrpo_step(model, config, ObjectiveConfig(), mesh)
-    state, metrics = update(create_state(model, config, mesh, params), sharding.put_batch(batch, mesh))
-    gain = np.asarray(score(state.params, sharding.put_batch(batch, mesh))) - batch["sampler_logps"]
+    logps = np.asarray(score(params, sharding.put_batch(batch, mesh)))
+    batch |= {"sampler_logps": logps, "old_logps": logps, "ref_logps": logps}
+    device_batch = sharding.put_batch(batch, mesh)
+    state, metrics = rl_step(create_state(model, optimizer, mesh, params), device_batch)
+    gain = np.asarray(score(state.params, sharding.put_batch(make_batch(11, rl=True), mesh))) - logps
     used = batch["loss_mask"] > 0
-    assert gain[used & (batch["advantages"] > 0)].mean() > 1e-4
-    assert gain[used & (batch["advantages"] < 0)].mean() < -1e-4
-    assert float(metrics["max_mismatch"]) == 0 and float(metrics["max_ratio"]) == 1
+    assert gain[used & (batch["advantages"] > 0)].mean() > 1e-3
+    assert gain[used & (batch["advantages"] < 0)].mean() < -1e-3
+    # Two programs scored the same tokens; nothing but rounding may lie between them.
+    assert float(metrics["max_mismatch"]) < 1e-4 and abs(float(metrics["max_ratio"]) - 1) < 1e-4
 
 
-def test_the_mrpo_gradient_is_the_slope_of_its_loss(model, optimizer, mesh, params, rl_batch):
-    gradient = steps.gradient_step(losses.mrpo_loss(model, OBJECTIVE), model, optimizer, mesh)
+def test_the_mrpo_gradient_is_the_slope_of_its_loss(model, optimizer, mesh, params, rl_batch, quick):
+    gradient = quick(steps.gradient_step(losses.mrpo_loss(model, OBJECTIVE), model, optimizer, mesh))
     batch = sharding.put_batch(rl_batch, mesh)
     _, grads = gradient(params, batch)
     rng = np.random.default_rng(0)
@@ -219,45 +218,44 @@ def test_the_mrpo_gradient_is_the_slope_of_its_loss(model, optimizer, mesh, para
 # ------------------------------------------------------------------------------------------- mesh, microbatches
 
 
-@pytest.mark.parametrize("kind", ["supervised", "mrpo"])
-def test_eight_devices_give_the_update_of_one(
-    kind, model, mesh, params, make_batch, step, rl_step, rl_batch, optimizer
-):
-    eight = sharding.make_mesh(EIGHT)
-    if kind == "supervised":
-        batch, single, sharded = make_batch(3), step, steps.supervised_step(model, optimizer, eight)
+@pytest.fixture(params=["supervised", "mrpo"])
+def kind(request, model, optimizer, mesh, params, make_batch, step, rl_step, rl_batch):
+    """(builder of the step, batch, state and metrics after the plain step on one device)."""
+    if request.param == "supervised":
+        build, single, batch = steps.supervised_step, step, make_batch(3)
     else:
-        batch, single, sharded = rl_batch, rl_step, steps.mrpo_step(model, optimizer, OBJECTIVE, eight)
-    one, metrics_one = single(create_state(model, optimizer, mesh, params), sharding.put_batch(batch, mesh))
-    many, metrics_many = sharded(create_state(model, optimizer, eight, params), sharding.put_batch(batch, eight))
-
-    assert metrics_one.keys() == metrics_many.keys()
-    for name, value in metrics_one.items():
-        np.testing.assert_allclose(float(metrics_many[name]), float(value), rtol=2e-5, atol=1e-6, err_msg=name)
-    # With clipping off, Adam's first moment after one update is (1 - b1) times the gradient.
-    gradients = [_host(state.opt_state.moments.mu) for state in (one, many)]
-    difference = jax.tree.map(np.subtract, *gradients)
-    assert _norm(gradients[0]) / (1 - optimizer.b1) == pytest.approx(float(metrics_one["grad_norm"]), rel=1e-5)
-    assert _norm(difference) <= 1e-5 * _norm(gradients[0])
-    mu = many.opt_state.moments.mu
-    for tree in (many.params, mu):  # [2, 64, 96] over fsdp and tensor
-        assert tree["text"]["layers"]["gate"]["kernel"].addressable_shards[0].data.shape == (2, 32, 48)
-        assert len({shard.device for shard in tree["text"]["layers"]["gate"]["kernel"].addressable_shards}) == 8
+        build, single, batch = lambda *args: steps.mrpo_step(*args[:2], OBJECTIVE, *args[2:]), rl_step, rl_batch
+    return build, batch, *single(create_state(model, optimizer, mesh, params), sharding.put_batch(batch, mesh))
 
 
-@pytest.mark.parametrize("kind", ["supervised", "mrpo", "mrpo sequence_mean"])
-def test_microbatches_add_up_to_the_batch(kind, model, optimizer, mesh, params, make_batch, rl_batch):
-    objective = dataclasses.replace(OBJECTIVE, aggregation="sequence_mean") if "sequence" in kind else OBJECTIVE
-    loss = losses.supervised_loss(model) if kind == "supervised" else losses.mrpo_loss(model, objective)
-    batch = sharding.put_batch(make_batch(3) if kind == "supervised" else rl_batch, mesh)
-    (whole, metrics), grads = steps.gradient_step(loss, model, optimizer, mesh)(params, batch)
-    parts = steps.gradient_step(loss, model, optimizer, mesh, ComputeConfig(accumulate=4))
-    (total, metrics_total), grads_total = parts(params, batch)
-    np.testing.assert_allclose(float(total), float(whole), rtol=1e-5)
-    assert metrics.keys() == metrics_total.keys()
+def _assert_same_update(left, right, optimizer: OptimizerConfig) -> None:
+    """Equal metrics, and gradients within 1e-5 of their norm."""
+    (state, metrics), (other_state, other_metrics) = left, right
+    assert metrics.keys() == other_metrics.keys()
     for name, value in metrics.items():
-        np.testing.assert_allclose(float(metrics_total[name]), float(value), rtol=1e-5, atol=1e-7, err_msg=name)
-    assert _norm(jax.tree.map(lambda a, b: np.asarray(a) - np.asarray(b), grads, grads_total)) <= 1e-5 * _norm(grads)
+        np.testing.assert_allclose(float(other_metrics[name]), float(value), rtol=2e-5, atol=1e-6, err_msg=name)
+    # With clipping off, Adam's first moment after one update is (1 - b1) times the gradient.
+    one, other = (_host(each.opt_state.moments.mu) for each in (state, other_state))
+    assert _norm(one) / (1 - optimizer.b1) == pytest.approx(float(metrics["grad_norm"]), rel=1e-5)
+    assert _norm(jax.tree.map(np.subtract, one, other)) <= 1e-5 * _norm(one)
+
+
+def test_eight_devices_give_the_update_of_one(kind, model, optimizer, params, quick):
+    build, batch, state, metrics = kind
+    eight = sharding.make_mesh(EIGHT)
+    sharded = quick(build(model, optimizer, eight))
+    many = sharded(create_state(model, optimizer, eight, params), sharding.put_batch(batch, eight))
+    _assert_same_update((state, metrics), many, optimizer)
+    for tree in (many[0].params, many[0].opt_state.moments.mu, many[0].opt_state.moments.nu):
+        shards = tree["text"]["layers"]["gate"]["kernel"].addressable_shards  # [2, 64, 96] over fsdp and tensor
+        assert {shard.data.shape for shard in shards} == {(2, 32, 48)} and len({shard.device for shard in shards}) == 8
+
+
+def test_microbatches_add_up_to_the_batch(kind, model, optimizer, mesh, params, quick):
+    build, batch, state, metrics = kind
+    parts = quick(build(model, optimizer, mesh, ComputeConfig(accumulate=4)))
+    summed = parts(create_state(model, optimizer, mesh, params), sharding.put_batch(batch, mesh))
+    _assert_same_update((state, metrics), summed, optimizer)
 
 
 def test_microbatches_must_divide_the_rows(model, optimizer, mesh, params, make_batch):

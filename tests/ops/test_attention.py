@@ -1,0 +1,105 @@
+"""The attention implementations against arithmetic in plain numpy, and against each other."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gui_owl_jax.agent.errors import ConfigError
+from gui_owl_jax.ops.attention import attention
+
+
+def inputs(length=12, heads=4, kv_heads=2, width=8, batch=2, seed=0):
+    keys = jax.random.split(jax.random.key(seed), 3)
+    shapes = ((batch, length, heads, width), (batch, length, kv_heads, width), (batch, length, kv_heads, width))
+    return [jax.random.normal(key, shape) for key, shape in zip(keys, shapes)]
+
+
+def segments(length=12):
+    """Two rows: three segments and padding, and one segment without padding."""
+    first = np.repeat([1, 2, 3, 0], [length // 4, length // 3, length // 4, length - 2 * (length // 4) - length // 3])
+    return np.stack([first, np.ones(length, int)])
+
+
+def by_hand(q, k, v, segment_ids, causal):
+    """Loops over rows, heads and queries in float64."""
+    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+    out = np.zeros(q.shape)
+    group = q.shape[2] // k.shape[2]
+    for b, i, n in np.ndindex(q.shape[:3]):
+        seen = segment_ids[b] == segment_ids[b, i]
+        if causal:
+            seen &= np.arange(len(seen)) <= i
+        scores = k[b, seen, n // group] @ q[b, i, n] / np.sqrt(q.shape[-1])
+        weights = np.exp(scores - scores.max())
+        out[b, i, n] = weights / weights.sum() @ v[b, seen, n // group]
+    return out
+
+
+@pytest.mark.parametrize("implementation", ["einsum", "xla"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_matches_plain_arithmetic(implementation, causal):
+    q, k, v = inputs()
+    found = attention(q, k, v, segment_ids=segments(), causal=causal, implementation=implementation)
+    np.testing.assert_allclose(found, by_hand(q, k, v, segments(), causal), rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("implementation", ["einsum", "xla"])
+def test_decoding_with_a_mask(implementation):
+    """One query against a cache of which a part is filled."""
+    q, k, v = inputs()
+    filled = np.array([5, 12])
+    mask = (np.arange(12)[None] < filled[:, None])[:, None, None]
+    found = attention(q[:, :1], k, v, mask=mask, implementation=implementation)
+    for b, n in enumerate(filled):
+        expected = by_hand(q[b : b + 1, :1], k[b : b + 1, :n], v[b : b + 1, :n], np.ones((1, n)), False)
+        np.testing.assert_allclose(found[b], expected[0], rtol=0, atol=2e-6)
+
+
+def values_and_gradients(implementation, q, k, v, segment_ids, causal):
+    weight = jax.random.normal(jax.random.key(9), q.shape)
+
+    def loss(q, k, v):
+        out = attention(q, k, v, segment_ids=segment_ids, causal=causal, implementation=implementation)
+        return (out * weight).sum(), out
+
+    (_, out), gradients = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True))(q, k, v)
+    return [out, *gradients]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_gradients_agree(causal):
+    arguments = (*inputs(seed=1), segments(), causal)
+    for own, expected in zip(values_and_gradients("xla", *arguments), values_and_gradients("einsum", *arguments)):
+        np.testing.assert_allclose(own, expected, rtol=0, atol=5e-6)
+
+
+@pytest.mark.parametrize(("causal", "kv_heads"), [(True, 2), (False, 1)])
+def test_splash_agrees(causal, kv_heads):
+    """The TPU kernel, interpreted."""
+    arguments = (*inputs(length=128, heads=2, kv_heads=kv_heads, width=64, seed=2), segments(128), causal)
+    for own, expected in zip(values_and_gradients("splash", *arguments), values_and_gradients("einsum", *arguments)):
+        np.testing.assert_allclose(own, expected, rtol=0, atol=2e-5)
+
+
+def test_low_precision_keeps_its_dtype():
+    q, k, v = (x.astype(jnp.bfloat16) for x in inputs())
+    for implementation in ("einsum", "xla"):
+        found = attention(q, k, v, segment_ids=segments(), causal=True, implementation=implementation)
+        assert found.dtype == jnp.bfloat16
+        expected = by_hand(q, k, v, segments(), True)
+        assert np.abs(np.asarray(found, np.float64) - expected).max() < 0.03
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"implementation": "flash"}, "none of"),
+        ({"implementation": "splash"}, "128"),
+        ({"implementation": "splash", "mask": np.ones((1, 1, 12, 12), bool)}, "mask"),
+        ({"causal": True, "mask": np.ones((1, 1, 12, 12), bool)}, "either"),
+    ],
+)
+def test_impossible_requests(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        attention(*inputs(), **arguments)

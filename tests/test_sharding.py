@@ -1,0 +1,93 @@
+"""Meshes, the rules table, and that a sharded model computes what one device computes."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from gui_owl_jax import sharding
+from gui_owl_jax.agent.errors import ConfigError
+from gui_owl_jax.models import layout, qwen_vl
+from gui_owl_jax.models.config import get_preset
+
+NANO = get_preset("nano")
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return sharding.make_mesh(sharding.MeshConfig(data=2, fsdp=2, tensor=2), jax.devices()[:8])
+
+
+def test_mesh_sizes():
+    devices = jax.devices()[:8]
+    assert sharding.make_mesh(sharding.MeshConfig(fsdp=-1, tensor=2), devices).shape == {
+        "data": 1,
+        "fsdp": 4,
+        "tensor": 2,
+        "expert": 1,
+    }
+    for wrong in (sharding.MeshConfig(data=3), sharding.MeshConfig(), sharding.MeshConfig(data=-1, fsdp=-1)):
+        with pytest.raises(ConfigError, match="8 devices"):
+            sharding.make_mesh(wrong, devices)
+
+
+def test_partition_specs(mesh):
+    assert sharding.partition_spec(("layers", "embed", "heads"), (3, 8, 4), mesh) == P(None, "fsdp", "tensor")
+    assert sharding.partition_spec(("embed", "mlp"), (8, 5), mesh) == P("fsdp", None)  # 5 does not halve
+    assert sharding.partition_spec(("rows", None), (8, 3), mesh) == P(("data", "fsdp"), None)
+
+
+def test_every_logical_axis_has_a_place_or_is_known_to_have_none():
+    names = set()
+    for size in ("nano", "8b"):
+        axes = jax.tree.leaves(qwen_vl.logical_axes(get_preset(size)), is_leaf=lambda x: isinstance(x, tuple))
+        names |= {name for leaf in axes for name in leaf if name}
+    assert names - sharding.RULES.keys() == {"layers", "norm"}
+
+
+def test_large_model_is_split_evenly(mesh):
+    """All but the norms, biases and small tables of the 8B model are split over fsdp and tensor."""
+    config = get_preset("8b")
+    shapes = jax.tree.leaves(qwen_vl.abstract_params(config))
+    shardings = jax.tree.leaves(sharding.param_shardings(config, mesh))
+    whole = sum(a.size for a in shapes)
+    held = sum(np.prod(s.shard_shape(a.shape)) for a, s in zip(shapes, shardings))
+    assert held / whole < 0.2505
+
+
+def test_sharded_forward_equals_one_device(mesh, tmp_path):
+    rng = np.random.default_rng(0)
+    config = dataclasses.replace(NANO, tie_word_embeddings=False)
+
+    def example():
+        grid = ((2, 4), (4, 4), (4, 6))[rng.integers(3)]
+        patches = rng.integers(0, 256, (grid[0] * grid[1], 768), dtype=np.uint8)
+        pads = [config.image_token_id] * (len(patches) // 4)
+        text = rng.integers(0, 999, 6).tolist()
+        tokens = [*text[:2], config.vision_start_token_id, *pads, config.vision_end_token_id, *text[2:]]
+        return layout.Example(
+            np.array(tokens, np.int32), np.zeros(len(tokens), np.float32), (layout.ImagePatches(patches, grid),)
+        )
+
+    batch = layout.lay_out_rows([[example(), example()] for _ in range(8)], config, 32, 48)
+    params = qwen_vl.init_params(config, jax.random.key(0))
+    run = lambda p, b: qwen_vl.hidden_states(config, p, b)  # noqa: E731
+    expected = jax.jit(run)(params, batch)
+
+    shardings = sharding.param_shardings(config, mesh)
+    placed, rows = jax.device_put(params, shardings), sharding.put_batch(batch, mesh)
+    kernel = placed["text"]["layers"]["gate"]["kernel"]
+    assert kernel.sharding.spec == P(None, "fsdp", "tensor")
+    assert {shard.data.shape for shard in kernel.addressable_shards} == {(3, 64, 192)}
+    assert {shard.data.shape for shard in rows["tokens"].addressable_shards} == {(2, 32)}
+    total = sum(a.nbytes for a in jax.tree.leaves(params))
+    on_first = sum(a.addressable_shards[0].data.nbytes for a in jax.tree.leaves(placed))
+    assert on_first < 0.27 * total
+
+    out = NamedSharding(mesh, P(("data", "fsdp")))
+    found = jax.jit(run, in_shardings=(shardings, sharding.batch_sharding(mesh)), out_shardings=out)(placed, rows)
+    assert {shard.data.shape for shard in found.addressable_shards} == {(2, 32, 128)}
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
