@@ -34,7 +34,7 @@ def get_config(arg: str = "") -> ConfigDict:
         {
             "path": "",  # prefix of ArrayRecord shards
             "format": "records",  # records | agentnet (one recorded desktop trajectory as JSON)
-            "mixture": ConfigDict({"steps": 1.0, "listing": 0.0, "clicks": 0.0}),  # shares of examples
+            "mixture": ConfigDict({"steps": 1.0, "listing": 0.0, "locate": 0.0, "clicks": 0.0}),  # shares of examples
             "limit": 0,  # use the first so many trajectories; 0: all
             "rows": 16,
             "token_budget": 8192,

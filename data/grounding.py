@@ -1,18 +1,20 @@
 """Grounding and screen-reading examples from annotated screens.
 
-Two kinds, both ordinary prompts in the agent's own style with one screenshot and no history:
+Three kinds, all ordinary prompts in the agent's own style with one screenshot and no history:
 
-    List the elements.   ->  Mia 500 100\nNoah 500 300\nSend 833 900
+    List the elements.   ->   Mia Noah\n Send                 every text, one line per row of the screen
+    Find Send, Mia.      ->  833, 900\n250, 100                places, in the order asked
     Tap Mia.             ->  Action: Tap Mia.\n<tool_call>\n{"name": "mobile_use", ...}\n</tool_call>
 
-The listing is what makes a model read words; the click alone teaches it to find the widgets and then to guess. Places
-are points on the 0-1000 grid, x then y, at the centre of the element. Where a screen has Set-of-Marks labels, a line
-begins with the label and the click names it: `3 Mia 500 100`, `{"action": "click", "label": 3}`.
+The first two are dense: a dozen words or places from one image. They are what makes a model read; clicks alone teach
+it to find the widgets and then to guess. Places are points on the 0-1000 grid, x then y, at the centre of the element.
+Where a screen has Set-of-Marks labels, they stand before the text and in place of the point: ` 3 Mia`, `3`.
 """
 
 from __future__ import annotations
 
 import collections
+import random
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -32,6 +34,7 @@ __all__ = [
     "AnnotatedScreen",
     "ClickExamples",
     "ListingExamples",
+    "LocateExamples",
     "ScreenElement",
     "click_action",
     "click_elements",
@@ -41,6 +44,8 @@ __all__ = [
 ]
 
 LISTING_INSTRUCTION = "List the elements."
+# How else people ask for an element; the answer is the same click.
+ASKS = ("Find {}.", "Open {}.", "Choose {}.", "Select {}.", "Where is {}?", "Set {}.", "Turn on {}.", "Send {}.")
 _VERBS = {DeviceFamily.MOBILE: "Tap", DeviceFamily.DESKTOP: "Click", DeviceFamily.WEB: "Click"}
 Phrase = Callable[[DeviceFamily, ScreenElement], str]
 
@@ -65,15 +70,24 @@ def click_action(family: DeviceFamily, element: ScreenElement, width: int, heigh
 
 
 def listing_response(screen: AnnotatedScreen) -> str:
-    """Returns one line per element that shows anything, in reading order: `[label ]text x y`."""
-    lines = []
+    """Returns all texts in reading order, one line per row of the screen, each behind a space and its label if any.
+
+    A space in front makes a word the same token here as inside a sentence.
+    """
+    rows: dict[int, str] = {}
     for element in screen.elements:
-        shown = [str(element.label)] if element.label is not None else []
-        shown += [element.text] if element.text else []
-        if shown:
-            x, y = from_pixels(*element.centre, *_size(screen))
-            lines.append(" ".join([*shown, str(x), str(y)]))
-    return "\n".join(lines)
+        if element.text:
+            label = "" if element.label is None else f" {element.label}"
+            rows[element.box[1]] = rows.get(element.box[1], "") + f"{label} {element.text}"
+    return "\n".join(rows.values())
+
+
+def place(screen: AnnotatedScreen, element: ScreenElement) -> str:
+    """Returns where an element is: its label on a web screen, else its centre as "505, 103"."""
+    if screen.family == DeviceFamily.WEB:
+        return str(element.label)
+    x, y = from_pixels(*element.centre, *_size(screen))
+    return f"{x}, {y}"
 
 
 def click_response(screen: AnnotatedScreen, element: ScreenElement, phrase: Phrase = element_phrase) -> str:
@@ -99,8 +113,13 @@ def _size(screen: AnnotatedScreen) -> tuple[int, int]:
     return width, height
 
 
+def _name(phrase: str) -> str:
+    """What a phrase names: "Tap Mia." -> "Mia"."""
+    return phrase.split(" ", 1)[-1].rstrip(".")
+
+
 class _ScreenExamples(Sequence[Example]):
-    """What both kinds share: a prompt with an instruction and one screenshot."""
+    """What all kinds share: a prompt with an instruction and one screenshot."""
 
     def __init__(self, screens: Sequence[AnnotatedScreen], processor: Processor, context: ContextConfig):
         self._screens = screens
@@ -130,15 +149,54 @@ class ListingExamples(_ScreenExamples):
         return self._example(screen, LISTING_INSTRUCTION, listing_response(screen))
 
 
+class LocateExamples(_ScreenExamples):
+    """Per screen `repeats` examples that ask for the places of up to `count` elements in random order.
+
+    Args:
+      screens: random access, a list or a `ScreenSource`.
+      processor: tokenizer and image processor.
+      context: style of the prompt.
+      phrase: names an element; the name is what follows the verb.
+      count: most elements asked for in one example.
+      repeats: examples per screen, each with other elements or another order.
+    """
+
+    def __init__(
+        self,
+        screens: Sequence[AnnotatedScreen],
+        processor: Processor,
+        context: ContextConfig,
+        phrase: Phrase = element_phrase,
+        count: int = 5,
+        repeats: int = 4,
+    ):
+        super().__init__(screens, processor, context)
+        self._phrase, self._count, self._repeats = phrase, count, repeats
+
+    def __len__(self) -> int:
+        return len(self._screens) * self._repeats
+
+    def __getitem__(self, index):
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        screen = self._screens[index % len(self) // self._repeats]
+        elements = click_elements(screen, self._phrase)
+        chosen = random.Random(index % len(self)).sample(elements, min(self._count, len(elements)))
+        names = ", ".join(_name(self._phrase(screen.family, element)) for element in chosen)
+        return self._example(screen, f"Find {names}.", "\n".join(place(screen, element) for element in chosen))
+
+
 class ClickExamples(_ScreenExamples):
     """One click example per element that an instruction can name (`click_elements`).
+
+    Every second one asks in other words (`ASKS`), so that the policy listens to the name and not to the verb.
 
     Args:
       screens: random access, a list or a `ScreenSource`; read once when made, to number the elements.
       processor: tokenizer and image processor.
       context: style of the prompt.
-      phrase: makes the instruction from family and element; the same words are the conclusion of the response. Give
-        the phrase that scripted trajectories use, so that what is learned here carries over.
+      phrase: makes the conclusion of the response from family and element, and half of the instructions. Give the
+        phrase that scripted trajectories use, so that what is learned here carries over.
     """
 
     def __init__(
@@ -158,5 +216,7 @@ class ClickExamples(_ScreenExamples):
     def __getitem__(self, index):
         i, element = self._places[index]
         screen = self._screens[i]
-        response = click_response(screen, element, self._phrase)
-        return self._example(screen, self._phrase(screen.family, element), response)
+        phrase = self._phrase(screen.family, element)
+        draw = random.Random(index % len(self))
+        instruction = phrase if draw.random() < 0.5 else draw.choice(ASKS).format(_name(phrase))
+        return self._example(screen, instruction, click_response(screen, element, self._phrase))

@@ -6,10 +6,14 @@ python -m launch.flywheel --config=configs/nano.py --out=runs/quickstart/data/tr
 from __future__ import annotations
 
 import collections
+import pathlib
 
-from absl import flags, logging
+import jax
+from absl import flags
 from data.flywheel.collect import collect
+from gui_owl_jax.agent.elements import AnnotatedScreen
 from ml_collections import config_flags
+from PIL import Image
 
 from data import store
 from launch import common, worlds
@@ -18,6 +22,7 @@ CONFIG = config_flags.DEFINE_config_file("config", None, "World and seed.")
 OUT = flags.DEFINE_string("out", None, "Prefix of the ArrayRecord shards.")
 SPLIT = flags.DEFINE_enum("split", "train", ["train", "heldout"], "Which tasks.")
 COUNT = flags.DEFINE_integer("trajectories", 3000, "How many, shared evenly by the device families.")
+EXAMPLE = flags.DEFINE_string("example", None, "Prefix of one held-out screen (.png) with its instruction (.txt).")
 SHARDS = flags.DEFINE_integer("shards", 4, "Files to write.")
 flags.mark_flags_as_required(["config", "out"])
 
@@ -29,11 +34,26 @@ def main(argv: list[str]) -> None:
     common.setup_devices(config)
     world = worlds.open_world(config.env)
     tasks = common.per_host(world.tasks(SPLIT.value, COUNT.value // 3, config.seed))
+    seen: dict[bytes, AnnotatedScreen] = {}
     with world.pool() as pool:
-        trajectories, screens = collect(pool, tasks, world.script)
-    paths = store.write_trajectories(OUT.value, trajectories, shards=SHARDS.value)
-    outcomes = collections.Counter(t.outcome for t in trajectories)
-    logging.info("%d trajectories, outcomes %s, %d screens: %s", len(trajectories), dict(outcomes), len(screens), paths)
+        trajectories = collect(
+            pool,
+            tasks,
+            world.script,
+            on_screen=lambda screen: seen.setdefault(screen.image.tobytes(), screen),
+            progress="scripted trajectories",
+        )
+        if EXAMPLE.value and jax.process_index() == 0:
+            (task,) = world.tasks("heldout", 1, config.seed)[:1]
+            Image.fromarray(pool.reset({0: task})[0].observation.image).save(f"{EXAMPLE.value}.png")
+            pathlib.Path(f"{EXAMPLE.value}.txt").write_text(task.instruction)
+    # Screens arrive as fast as their environments answer; sorted, a second run writes the same files.
+    screens = [seen[pixels] for pixels in sorted(seen)]
+    prefix = OUT.value if jax.process_count() == 1 else f"{OUT.value}-host{jax.process_index()}"
+    store.write_screens(f"{prefix}-screens", screens, shards=SHARDS.value)
+    store.write_trajectories(prefix, trajectories, shards=SHARDS.value)
+    outcomes = dict(collections.Counter(t.outcome for t in trajectories))
+    print(f"{prefix}: {len(trajectories)} trajectories (outcomes {outcomes}), {len(screens)} different screens")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from data.agentnet import read_trajectory
 from data.examples import CachedExamples, StepExamples
-from data.grounding import ClickExamples, ListingExamples
+from data.grounding import ClickExamples, ListingExamples, LocateExamples, Phrase
 from data.packing import Budget
 from data.pipeline import make_pipeline
 from data.store import ScreenSource, TrajectorySource
@@ -27,11 +27,17 @@ from gui_owl_jax.training import steps
 from gui_owl_jax.training.checkpoints import Checkpoints
 from gui_owl_jax.training.metrics import MetricsWriter
 from gui_owl_jax.training.optimizer import OptimizerConfig
-from launch import common
+from launch import common, worlds
+
+SCREEN_EXAMPLES = {
+    "listing": lambda screens, processor, context, phrase: ListingExamples(screens, processor, context),
+    "locate": LocateExamples,
+    "clicks": ClickExamples,
+}
 
 
 def open_sources(
-    data: ConfigDict, processor: Processor, context: ContextConfig
+    data: ConfigDict, processor: Processor, context: ContextConfig, phrase: Phrase
 ) -> tuple[list[Sequence[Example]], list[float]]:
     """The sources of examples that data.mixture gives a share above 0, and their shares.
 
@@ -47,12 +53,11 @@ def open_sources(
             recorded = [read_trajectory(data.path)] if data.format == "agentnet" else TrajectorySource(data.path)
             trajectories = recorded[: data.limit] if data.limit else recorded
             sources.append(CachedExamples(StepExamples(trajectories, processor, context)))
-        elif name in ("listing", "clicks"):
+        elif name in SCREEN_EXAMPLES:
             screens = ScreenSource(f"{data.path}-screens")
-            kind = ListingExamples if name == "listing" else ClickExamples
-            sources.append(CachedExamples(kind(screens, processor, context)))
+            sources.append(CachedExamples(SCREEN_EXAMPLES[name](screens, processor, context, phrase)))
         else:
-            raise ConfigError(f"config.data.mixture: {name!r} is none of steps, listing, clicks")
+            raise ConfigError(f"config.data.mixture: {name!r} is none of steps, {', '.join(SCREEN_EXAMPLES)}")
     if not sources:
         raise ConfigError("config.data.mixture: no share is above 0")
     return sources, list(shares.values())
@@ -69,7 +74,7 @@ def train(config: ConfigDict, workdir: str) -> None:
     compute = common.build(steps.ComputeConfig, config.compute, "compute")
     train_step = steps.supervised_step(policy.model, optimizer, mesh, compute)
     context = common.build(ContextConfig, config.context, "context")
-    sources, shares = open_sources(config.data, policy.processor, context)
+    sources, shares = open_sources(config.data, policy.processor, context, worlds.open_world(config.env).phrase)
     batches = iter(
         make_pipeline(
             sources,

@@ -12,7 +12,9 @@ from ml_collections import ConfigDict
 
 from envs.interface import TaskSpec
 from envs.pool import EnvPool
+from gui_owl_jax.agent.actions import Action
 from gui_owl_jax.agent.devices import DEVICE_FAMILIES, DeviceFamily
+from gui_owl_jax.agent.elements import ScreenElement
 from gui_owl_jax.agent.errors import ConfigError
 
 
@@ -50,6 +52,14 @@ class World:
             seeds = np.random.default_rng([seed, DEVICE_FAMILIES.index(family)]).integers(1 << 31, size=per_family)
             tasks += [self.sample(names[i % len(names)], int(s), split) for i, s in enumerate(seeds)]
         return tasks
+
+    def script(self, task: TaskSpec) -> Sequence[tuple[str, Action]]:
+        """The moves of the scripted policy: (conclusion, action) pairs that solve the task."""
+        return importlib.import_module(f"{self.name}.policies").plan(task)
+
+    def phrase(self, family: DeviceFamily, element: ScreenElement) -> str:
+        """How scripts say that they click an element: "Tap Mia."."""
+        return importlib.import_module(f"{self.name}.hand").element_phrase(family, element)
 
     def pool(self, slots: int | None = None) -> EnvPool:
         """A pool of environments, each in its own process; to be closed (a context manager)."""

@@ -52,8 +52,8 @@ class Linear(nnx.Module):
 class Embedding(nnx.Module):
     """A table of rows."""
 
-    def __init__(self, rows: int, width: int, axes: Axes, *, rngs: nnx.Rngs):
-        self.embedding = parameter(jax.random.normal(rngs.params(), (rows, width)) * 0.02, axes)
+    def __init__(self, rows: int, width: int, axes: Axes, *, rngs: nnx.Rngs, scale: float = 0.02):
+        self.embedding = parameter(jax.random.normal(rngs.params(), (rows, width)) * scale, axes)
 
 
 class LayerNorm(nnx.Module):

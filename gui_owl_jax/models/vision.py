@@ -101,7 +101,10 @@ class VisionTower(nnx.Module):
         self.patch_embed = Linear(
             tower.patch_columns * tower.temporal_patch_size, tower.width, ("patch", "vision_embed"), rngs=rngs
         )
-        self.pos_embed = Embedding(tower.num_position_embeddings, tower.width, (None, "vision_embed"), rngs=rngs)
+        # As large as the embedded patches: at 0.02 a fresh tower sees places only once it has learned to (measured on
+        # screen reading: 0.66 of the words after 150 updates against 0.77).
+        axes = (None, "vision_embed")
+        self.pos_embed = Embedding(tower.num_position_embeddings, tower.width, axes, rngs=rngs, scale=1.0)
         self.blocks = stack(lambda r: Block(tower, rngs=r), tower.blocks, rngs)
         self.merger = Merger(tower, norm_joined=False, rngs=rngs)
         if tower.deepstack_indexes:

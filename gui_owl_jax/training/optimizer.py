@@ -61,7 +61,7 @@ class OptimizerConfig:
     eps: float = 1e-8
     learning_rate_rules: Rules = ()
     weight_decay_rules: Rules = ()
-    muon_pattern: str = r"(vision/(blocks|merger|deepstack)|text/layers)/.*kernel"
+    muon_pattern: str = r"(vision/(patch_embed|blocks|merger|deepstack)|text/layers)/.*kernel"
     muon_beta: float = 0.95
     muon_consistent_rms: float | None = None
 

@@ -9,10 +9,13 @@ from data.grounding import (
     LISTING_INSTRUCTION,
     ClickExamples,
     ListingExamples,
+    LocateExamples,
     click_action,
     click_elements,
     click_response,
+    element_phrase,
     listing_response,
+    place,
 )
 from gui_owl_jax.agent.actions import to_pixels
 from gui_owl_jax.agent.devices import DEVICE_FAMILIES, DeviceFamily
@@ -31,9 +34,11 @@ def screen(family=DeviceFamily.MOBILE, labels=(None, None, None, None)) -> Annot
 
 
 def test_listing():
-    assert listing_response(screen()) == "Mia 505 103\nNoah 505 303\nSend 839 903"
+    assert listing_response(screen()) == " Mia\n Noah\n Send"
     marked = screen(DeviceFamily.WEB, (1, None, 2, 3))
-    assert listing_response(marked) == "1 Mia 505 103\nNoah 505 303\n2 172 503\n3 Send 839 903"
+    assert listing_response(marked) == " 1 Mia\n Noah\n 3 Send"
+    pair = [ScreenElement(text, "cell", (x, 32, 32, 32)) for text, x in (("Ann", 0), ("Box", 32))]
+    assert listing_response(AnnotatedScreen(BLANK, tuple(pair), DeviceFamily.DESKTOP)) == " Ann Box"
 
 
 def test_only_elements_that_words_can_name_are_clicked():
@@ -56,9 +61,10 @@ def test_click_hits_its_element(family):
             assert parsed.action.label == element.label
         else:
             assert element.contains(*to_pixels(parsed.action.coordinate, 96, 160))
-        assert json.loads(response.split("\n")[2])["name"] == {
-            "mobile": "mobile_use", "desktop": "computer_use", "web": "browser_use"
-        }[family]
+        assert (
+            json.loads(response.split("\n")[2])["name"]
+            == {"mobile": "mobile_use", "desktop": "computer_use", "web": "browser_use"}[family]
+        )
 
 
 def test_web_needs_labels():
@@ -66,25 +72,56 @@ def test_web_needs_labels():
         click_action(DeviceFamily.WEB, screen().elements[0], 96, 160)
 
 
-def test_examples(screens, processor, context):
+def test_places():
+    assert [place(screen(), e) for e in screen().elements] == ["505, 103", "505, 303", "172, 503", "839, 903"]
+    marked = screen(DeviceFamily.WEB, (1, None, 2, 3))
+    assert [place(marked, e) for e in click_elements(marked)] == ["1", "2", "3"]
+
+
+def parts(example, processor) -> tuple[str, str]:
+    """The task that the prompt states, and the answer."""
+    prompt = processor.tokenizer.decode(example.tokens[example.loss_mask == 0])
+    return prompt.split("Task: ")[1].split("\n")[0], processor.decode_response(example.tokens[example.loss_mask > 0])
+
+
+def test_listing_examples(screens, processor, context):
     listing = ListingExamples(screens, processor, context)
-    clicks = ClickExamples(screens, processor, context)
     assert len(listing) == len(screens)
+    assert parts(listing[0], processor) == (LISTING_INSTRUCTION, listing_response(screens[0]))
+    assert len(listing[0].images) == 1
+
+
+def test_locate_examples_answer_in_the_order_asked(screens, processor, context):
+    source = LocateExamples(screens, processor, context, count=3, repeats=2)
+    assert len(source) == 2 * len(screens)
+    for index in range(len(source)):
+        screen = screens[index // 2]
+        by_name = {element.text or element.kind: place(screen, element) for element in click_elements(screen)}
+        task, answer = parts(source[index], processor)
+        names = task.removeprefix("Find ").removesuffix(".").split(", ")
+        assert len(names) == min(3, len(by_name)) and len(set(names)) == len(names)
+        assert answer.split("\n") == [by_name[name] for name in names]
+    assert parts(source[0], processor) != parts(source[1], processor)
+    assert parts(source[0], processor) == parts(source[0], processor)
+    with pytest.raises(IndexError):
+        source[len(source)]
+
+
+def test_click_examples_ask_in_several_ways_and_answer_in_one(screens, processor, context):
+    clicks = ClickExamples(screens, processor, context)
     assert len(clicks) == sum(len(click_elements(screen)) for screen in screens) > len(screens)
-    for source, instruction in ((listing, LISTING_INSTRUCTION), (clicks, None)):
-        example = source[0]
-        prompt = processor.tokenizer.decode(example.tokens[example.loss_mask == 0])
-        answer = processor.decode_response(example.tokens[example.loss_mask > 0])
-        if instruction is None:
-            instruction = parse_response(answer, screens[0].family).conclusion
-        else:
-            assert answer == listing_response(screens[0])
-        assert f"Task: {instruction}\n" in prompt
-        assert len(example.images) == 1
+    wanted = [(screen, element) for screen in screens for element in click_elements(screen)]
+    asks = set()
+    for index, (screen, element) in enumerate(wanted):
+        task, answer = parts(clicks[index], processor)
+        parsed = parse_response(answer, screen.family)
+        assert parsed.conclusion == element_phrase(screen.family, element)
+        assert parsed.action == click_action(screen.family, element, *screen.image.shape[1::-1])
+        assert (element.text or element.kind) in task
+        asks.add(task == parsed.conclusion)
+    assert asks == {True, False}
 
 
 def test_the_words_can_be_chosen(screens, processor, context):
     clicks = ClickExamples(screens, processor, context, phrase=lambda family, element: f"Press {element.text} now.")
-    example = clicks[0]
-    text = processor.tokenizer.decode(example.tokens)
-    assert text.count(f"Press {click_elements(screens[0])[0].text} now.") == 2
+    assert "Action: Press" in parts(clicks[0], processor)[1]
