@@ -25,11 +25,11 @@ def get_config(arg: str = "") -> ConfigDict:
         {"enabled": False, "coordinator_address": "", "num_processes": -1, "process_id": -1}
     )
     config.mesh = ConfigDict({"data": 1, "fsdp": 1, "tensor": 1, "expert": 1})
-    config.model = ConfigDict({"preset": "4b"})
+    config.model = ConfigDict({"preset": "4b", "vision_window": 0})  # see models.config.VisionConfig.window
     config.image = ConfigDict({"min_pixels": 65536, "max_pixels": 16777216})
     config.context = ConfigDict({"history_n": 4, "style": "full"})
 
-    # Supervised stages read trajectories; a batch is `rows` packed rows of a token and a patch budget.
+    # Supervised stages read trajectories; the batch of all hosts is `rows` packed rows of a token and a patch budget.
     config.data = ConfigDict(
         {
             "path": "",  # prefix of ArrayRecord shards
@@ -39,7 +39,9 @@ def get_config(arg: str = "") -> ConfigDict:
             "rows": 16,
             "token_budget": 8192,
             "patch_budget": 16384,
-            "workers": 0,
+            "lanes": 0,  # parts of the data, packed on their own; a multiple of the hosts. 0: one per host. Batches
+            # depend on the lanes and not on the hosts: state the lanes to get the same batches on fewer hosts
+            "workers": 0,  # processes per lane that make examples
         }
     )
     config.optimizer = ConfigDict(  # fields of training.optimizer.OptimizerConfig; total_steps is config.steps

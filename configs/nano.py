@@ -13,7 +13,7 @@ def get_config(arg: str = "") -> ConfigDict:
     config = base.get_config(arg)
     config.tokenizer = "small"
     config.compute.update({"dtype": "float32", "remat": False, "chunk": 8192})
-    config.model.preset = "nano"
+    config.model.update({"preset": "nano", "vision_window": 64})
     config.image.update({"min_pixels": 1024, "max_pixels": 262144})
     config.context.update({"history_n": 0, "style": "compact"})
     config.data.update({"rows": 32, "token_budget": 192, "patch_budget": 192})

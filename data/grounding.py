@@ -3,17 +3,18 @@
 Three kinds, all ordinary prompts in the agent's own style with one screenshot and no history:
 
     List the elements.   ->   Mia Noah\n Send                 every text, one line per row of the screen
-    Find Send, Mia.      ->  833, 900\n250, 100                places, in the order asked
+    Find Send, Mia.      ->   Send 833, 900\n Mia 250, 100      places, in the order asked
     Tap Mia.             ->  Action: Tap Mia.\n<tool_call>\n{"name": "mobile_use", ...}\n</tool_call>
 
 The first two are dense: a dozen words or places from one image. They are what makes a model read; clicks alone teach
 it to find the widgets and then to guess. Places are points on the 0-1000 grid, x then y, at the centre of the element.
-Where a screen has Set-of-Marks labels, they stand before the text and in place of the point: ` 3 Mia`, `3`.
+Where a screen has Set-of-Marks labels, they stand before the text and in place of the point: ` 3 Mia`, ` Mia 3`.
 """
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import random
 from collections.abc import Callable, Sequence
 
@@ -46,6 +47,9 @@ __all__ = [
 LISTING_INSTRUCTION = "List the elements."
 # How else people ask for an element; the answer is the same click.
 ASKS = ("Find {}.", "Open {}.", "Choose {}.", "Select {}.", "Where is {}?", "Set {}.", "Turn on {}.", "Send {}.")
+# How many elements a screen keeps in "locate" and "click" examples, drawn evenly; 0 keeps all.
+KEEPS = (1, 2, 2, 3, 4, 0, 0)
+_BLANK = (235, 238, 242)
 _VERBS = {DeviceFamily.MOBILE: "Tap", DeviceFamily.DESKTOP: "Click", DeviceFamily.WEB: "Click"}
 Phrase = Callable[[DeviceFamily, ScreenElement], str]
 
@@ -118,6 +122,23 @@ def _name(phrase: str) -> str:
     return phrase.split(" ", 1)[-1].rstrip(".")
 
 
+def thin_out(screen: AnnotatedScreen, kept: Sequence[ScreenElement]) -> AnnotatedScreen:
+    """Returns the screen with only the elements `kept`; the boxes of the others are painted over in light grey.
+
+    Few elements make an easy screen: with a dozen of them, matching a name to its place gives so faint a signal that a
+    small model does not begin to learn it.
+    """
+    image = screen.image.copy()
+    for element in screen.elements:
+        if element not in kept:
+            x, y, width, height = element.box
+            image[y : y + height, x : x + width] = _BLANK
+    for element in kept:  # boxes may overlap
+        x, y, width, height = element.box
+        image[y : y + height, x : x + width] = screen.image[y : y + height, x : x + width]
+    return dataclasses.replace(screen, image=image, elements=tuple(e for e in screen.elements if e in kept))
+
+
 class _ScreenExamples(Sequence[Example]):
     """What all kinds share: a prompt with an instruction and one screenshot."""
 
@@ -159,6 +180,7 @@ class LocateExamples(_ScreenExamples):
       phrase: names an element; the name is what follows the verb.
       count: most elements asked for in one example.
       repeats: examples per screen, each with other elements or another order.
+      keeps: see `KEEPS`; (0,) leaves the screens as they are.
     """
 
     def __init__(
@@ -168,10 +190,11 @@ class LocateExamples(_ScreenExamples):
         context: ContextConfig,
         phrase: Phrase = element_phrase,
         count: int = 5,
-        repeats: int = 4,
+        repeats: int = 6,
+        keeps: Sequence[int] = KEEPS,
     ):
         super().__init__(screens, processor, context)
-        self._phrase, self._count, self._repeats = phrase, count, repeats
+        self._phrase, self._count, self._repeats, self._keeps = phrase, count, repeats, keeps
 
     def __len__(self) -> int:
         return len(self._screens) * self._repeats
@@ -180,10 +203,17 @@ class LocateExamples(_ScreenExamples):
         if not -len(self) <= index < len(self):
             raise IndexError(index)
         screen = self._screens[index % len(self) // self._repeats]
+        draw = random.Random(index % len(self))
         elements = click_elements(screen, self._phrase)
-        chosen = random.Random(index % len(self)).sample(elements, min(self._count, len(elements)))
-        names = ", ".join(_name(self._phrase(screen.family, element)) for element in chosen)
-        return self._example(screen, f"Find {names}.", "\n".join(place(screen, element) for element in chosen))
+        keep = min(draw.choice(self._keeps) or len(elements), len(elements))
+        if keep < len(elements):
+            elements = draw.sample(elements, keep)
+            screen = thin_out(screen, elements)
+        chosen = draw.sample(elements, min(self._count, len(elements)))
+        names = [_name(self._phrase(screen.family, element)) for element in chosen]
+        # The name right before its place: one step of attention from word to screen, which clicks then build upon.
+        lines = [f" {name} {place(screen, element)}" for name, element in zip(names, chosen)]
+        return self._example(screen, f"Find {', '.join(names)}.", "\n".join(lines))
 
 
 class ClickExamples(_ScreenExamples):
@@ -197,6 +227,7 @@ class ClickExamples(_ScreenExamples):
       context: style of the prompt.
       phrase: makes the conclusion of the response from family and element, and half of the instructions. Give the
         phrase that scripted trajectories use, so that what is learned here carries over.
+      keeps: see `KEEPS`; (0,) leaves the screens as they are.
     """
 
     def __init__(
@@ -205,9 +236,10 @@ class ClickExamples(_ScreenExamples):
         processor: Processor,
         context: ContextConfig,
         phrase: Phrase = element_phrase,
+        keeps: Sequence[int] = KEEPS,
     ):
         super().__init__(screens, processor, context)
-        self._phrase = phrase
+        self._phrase, self._keeps = phrase, keeps
         self._places = [(i, element) for i, screen in enumerate(screens) for element in click_elements(screen, phrase)]
 
     def __len__(self) -> int:
@@ -218,5 +250,9 @@ class ClickExamples(_ScreenExamples):
         screen = self._screens[i]
         phrase = self._phrase(screen.family, element)
         draw = random.Random(index % len(self))
+        others = [other for other in click_elements(screen, self._phrase) if other != element]
+        keep = draw.choice(self._keeps)
+        if 0 < keep <= len(others):
+            screen = thin_out(screen, [element, *draw.sample(others, keep - 1)])
         instruction = phrase if draw.random() < 0.5 else draw.choice(ASKS).format(_name(phrase))
         return self._example(screen, instruction, click_response(screen, element, self._phrase))

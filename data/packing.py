@@ -220,3 +220,46 @@ class PackedIterator(grain.DatasetIterator):
                 f"example {self._position} of the stream has {len(example.tokens)} tokens and {patches} patches, a row "
                 f"holds {self._budget.tokens} and {self._budget.patches}: raise the budget or shorten the history"
             )
+
+
+class JoinedBatches(grain.IterDataset):
+    """Batches whose rows come from several packers: the first batch of each, one below the other, then the second."""
+
+    def __init__(self, parts: Sequence[PackedBatches]):
+        super().__init__()
+        self._parts = tuple(parts)
+
+    def __iter__(self) -> JoinedIterator:
+        return JoinedIterator([iter(part) for part in self._parts])
+
+
+class JoinedIterator(grain.DatasetIterator):
+    """The iterator of `JoinedBatches`; it ends with the first of its parts."""
+
+    def __init__(self, parts: Sequence[PackedIterator]):
+        super().__init__()
+        self._parts = tuple(parts)
+
+    def __next__(self) -> Batch:
+        batches = [next(part) for part in self._parts]
+        return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns {"lanes": the state of each part}; plain JSON."""
+        return {"lanes": [part.get_state() for part in self._parts]}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continues from a state.
+
+        Raises:
+          DataError: it is that of another number of parts.
+        """
+        if len(state["lanes"]) != len(self._parts):
+            raise DataError(f"the state has {len(state['lanes'])} lanes, the stream {len(self._parts)}")
+        for part, own in zip(self._parts, state["lanes"]):
+            part.set_state(own)
+
+    def close(self) -> None:
+        """Ends the workers of all parts; idempotent."""
+        for part in self._parts:
+            part.close()

@@ -12,6 +12,7 @@ the same index each time.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from collections.abc import Sequence
 import grain
 import numpy as np
 
-from data.packing import Budget, PackedBatches
+from data.packing import Budget, JoinedBatches, PackedBatches
 from gui_owl_jax.agent.errors import ConfigError
 from gui_owl_jax.models.config import QwenVLConfig
 from gui_owl_jax.models.layout import Example
@@ -147,30 +148,57 @@ def make_pipeline(
     repeat: bool = True,
     host: int = 0,
     hosts: int = 1,
+    lanes: int = 0,
     workers: int = 0,
     threads: int = 0,
     prefetch: int = 0,
 ) -> grain.IterDataset:
     """Returns one host's stream of batches (`gui_owl_jax.models.layout.lay_out_rows`).
 
-    The stream is the same for any number of workers, threads and prefetched batches. Where hosts train together it
-    must be infinite (`repeat`): finite shares may pack into different numbers of batches.
+    The stream is the same for any number of workers, threads and prefetched batches. Where lanes or hosts go together
+    it must be infinite (`repeat`): finite shares may pack into different numbers of batches.
+
+    The stream of examples is dealt to lanes, each of which packs its share of the rows on its own; a host has several
+    consecutive ones. So the batches of all hosts, one below the other, depend on the lanes and not on the hosts:
+
+        4 lanes, 1 host    0 1 2 3        2 hosts    0 1 | 2 3        4 hosts    0 | 1 | 2 | 3
 
     Args:
-      sources, weights, seed, shuffle, repeat, host, hosts: see `make_examples`.
+      sources, weights, seed, shuffle, repeat: see `make_examples`.
       config: the model's configuration.
       budget: the shape of the batch of one host.
-      workers: processes that make examples.
-      threads: threads that make examples ahead, with 0 workers.
+      host: which host's batches to return.
+      hosts: number of hosts.
+      lanes: number of lanes of all hosts together; 0: one per host.
+      workers: processes per lane that make examples.
+      threads: threads per lane that make examples ahead, with 0 workers.
       prefetch: batches that a thread keeps ready ahead of the consumer.
 
     Raises:
-      ConfigError: see `make_examples`.
+      ConfigError: see `make_examples`; or the hosts do not divide the lanes, or a host's lanes do not divide its rows.
     """
-    examples = make_examples(
-        sources, weights=weights, seed=seed, shuffle=shuffle, repeat=repeat, host=host, hosts=hosts
-    )
-    batches: grain.IterDataset = PackedBatches(examples, config, budget, workers=workers, threads=threads)
+    lanes = lanes or hosts
+    own = lanes // hosts
+    if lanes % hosts or budget.rows % own:
+        raise ConfigError(f"{lanes} lanes cannot be shared by {hosts} hosts with {budget.rows} rows each")
+    if not 0 <= host < hosts:
+        raise ConfigError(f"host is {host} of {hosts} hosts")
+    if own > 1 and not repeat:
+        raise ConfigError("several lanes need repeat: finite shares may pack into different numbers of batches")
+    budget = dataclasses.replace(budget, rows=budget.rows // own)
+    packed = [
+        PackedBatches(
+            make_examples(
+                sources, weights=weights, seed=seed, shuffle=shuffle, repeat=repeat, host=lane, hosts=lanes
+            ),
+            config,
+            budget,
+            workers=workers,
+            threads=threads,
+        )
+        for lane in range(host * own, (host + 1) * own)
+    ]
+    batches: grain.IterDataset = packed[0] if own == 1 else JoinedBatches(packed)
     if prefetch:
         batches = grain.experimental.ThreadPrefetchIterDataset(batches, prefetch_buffer_size=prefetch)
     return batches

@@ -79,10 +79,8 @@ def partition_spec(axes: Sequence[str | None], shape: Sequence[int], mesh: Mesh)
 
 
 def tree_shardings(axes: Any, shapes: Any, mesh: Mesh) -> Any:
-    """Returns a tree of NamedShardings for a tree of arrays (or ShapeDtypeStructs) and the tree of their logical axes."""
-    return jax.tree.map(
-        lambda leaf, names: NamedSharding(mesh, partition_spec(names, leaf.shape, mesh)), shapes, axes
-    )
+    """Returns the tree of NamedShardings for a tree of logical axes and the arrays (or ShapeDtypeStructs) they name."""
+    return jax.tree.map(lambda leaf, names: NamedSharding(mesh, partition_spec(names, leaf.shape, mesh)), shapes, axes)
 
 
 def param_shardings(config: Any, mesh: Mesh) -> Any:

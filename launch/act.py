@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Any
 
 import numpy as np
 from absl import flags
 from ml_collections import config_flags
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from gui_owl_jax.agent.actions import to_pixels
 from gui_owl_jax.agent.context import ContextConfig, build_messages
@@ -24,11 +25,10 @@ from gui_owl_jax.rollout.engine import SamplerConfig, request_seed
 from launch import common
 
 CONFIG = config_flags.DEFINE_config_file("config", "configs/base.py", "Context, sampler and precision.")
-POLICY = flags.DEFINE_string("policy", None, "A run folder or a Hugging Face folder.")
-IMAGE = flags.DEFINE_string("image", None, "The screenshot.")
-INSTRUCTION = flags.DEFINE_string("instruction", None, "The task.")
+POLICY = flags.DEFINE_string("policy", None, "A run folder or a Hugging Face folder.", required=True)
+IMAGE = flags.DEFINE_string("image", None, "The screenshot.", required=True)
+INSTRUCTION = flags.DEFINE_string("instruction", None, "The task.", required=True)
 FAMILY = flags.DEFINE_enum_class("family", DeviceFamily.MOBILE, DeviceFamily, "The device family.")
-flags.mark_flags_as_required(["policy", "image", "instruction"])
 
 
 def main(argv: list[str]) -> None:
@@ -39,8 +39,8 @@ def main(argv: list[str]) -> None:
     try:
         with Image.open(IMAGE.value) as image:
             screen = np.asarray(image.convert("RGB"))
-    except (OSError, UnidentifiedImageError) as error:
-        raise DataError(f"--image={IMAGE.value}: {error}") from error
+    except (OSError, Image.DecompressionBombError) as error:
+        raise DataError(f"--image={IMAGE.value} cannot be read as an image: {error}") from error
     policy = common.load_policy(config, POLICY.value)
     context = common.build(ContextConfig, config.context, "context")
     sampler = common.build(SamplerConfig, {**config.sampler, "temperature": 0.0, "row_buckets": (1,)}, "sampler")
@@ -52,7 +52,7 @@ def main(argv: list[str]) -> None:
     response = policy.processor.decode_response(sample.token_ids)
     parsed = parse_response(response, FAMILY.value)
     action = {k: v for k, v in dataclasses.asdict(parsed.action).items() if v is not None}
-    answer = {"conclusion": parsed.conclusion, "action": action}
+    answer: dict[str, Any] = {"conclusion": parsed.conclusion, "action": action}
     if parsed.action.coordinate is not None:
         height, width = screen.shape[:2]
         answer["pixels"] = to_pixels(parsed.action.coordinate, width, height)

@@ -1,21 +1,24 @@
-"""What every main shares: reading a config, opening a run folder or a checkpoint as a policy, device set-up."""
+"""What every main shares: reading a config, opening a run folder or a checkpoint as a policy, devices, processes."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
 import subprocess
 import sys
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
 
 import jax
 import numpy as np
-from absl import app, logging
+from absl import app, flags, logging
+from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
+from gui_owl_jax import sharding
 from gui_owl_jax.agent.errors import CheckpointError, ConfigError, GuiOwlError
 from gui_owl_jax.hf import checkpoint as hf_checkpoint
 from gui_owl_jax.hf import config_io
@@ -27,20 +30,48 @@ from gui_owl_jax.models import qwen_vl
 from gui_owl_jax.models.config import QwenVLConfig
 from gui_owl_jax.rollout.engine import Engine, SamplerConfig
 from gui_owl_jax.training.checkpoints import Checkpoints
+from gui_owl_jax.training.metrics import MetricsWriter
 
 T = TypeVar("T")
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Policy:
-    """A model with everything needed to act: its config, parameters, tokenizer and image processor."""
-
-    model: QwenVLConfig
-    params: Any
-    processor: Processor
+# ------------------------------------------------------------------------------------------------ programs and configs
 
 
-def build(cls: type[T], section: ConfigDict | dict, name: str) -> T:
+def run_main(main: Callable[[list[str]], None]) -> None:
+    """Runs an absl main; a bad flag or an error of ours ends the program with one line and exit code 1."""
+
+    def parse(argv: Sequence[str]) -> list[str]:
+        try:
+            return flags.FLAGS(argv)
+        except flags.Error as error:
+            _give_up("flags", error)
+        except OSError as error:  # the config file is read while flags are parsed
+            _give_up("config file", error)
+        except AttributeError as error:  # what ml_collections raises for --config.x where there is no x
+            name = str(error).strip("'")
+            given = [flag for flag in argv if flag.startswith("--config.") and name in flag.split("=")[0].split(".")]
+            if not given:
+                raise
+            _give_up("flags", f"{given[0]}: the config has no field {name!r}")
+
+    def guarded(argv: list[str]) -> None:
+        try:
+            main(argv)
+        except GuiOwlError as error:
+            logging.debug("traceback", exc_info=True)
+            _give_up(type(error).__name__, error)
+
+    logging.use_absl_handler()
+    app.run(guarded, flags_parser=parse)
+
+
+def _give_up(what: str, error: Exception | str) -> NoReturn:
+    print(f"{what}: {' '.join(str(error).split())}", file=sys.stderr)
+    sys.exit(1)
+
+
+def build(cls: type[T], section: ConfigDict | Mapping[str, Any], name: str) -> T:
     """Makes dataclass `cls` from a config section; raises ConfigError naming a field that it does not have."""
     known = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     values = dict(section)
@@ -54,28 +85,22 @@ def build(cls: type[T], section: ConfigDict | dict, name: str) -> T:
 
 
 def _as_tuple(value: Any) -> Any:
-    return tuple(_as_tuple(v) for v in value) if isinstance(value, (list, tuple)) else value
+    return tuple(_as_tuple(v) for v in value) if isinstance(value, list | tuple) else value
 
 
-def setup_devices(config: ConfigDict) -> None:
-    """Joins the multi-host runtime when config.distributed says so, and turns on the compilation cache."""
-    if config.distributed.enabled:
-        given = {k: v for k, v in config.distributed.to_dict().items() if k != "enabled" and v not in ("", -1)}
-        jax.distributed.initialize(**given)  # on a TPU pod all of it is found out by itself
-    cache = config.compilation_cache or os.path.join(".cache", "jax")
-    jax.config.update("jax_compilation_cache_dir", os.path.abspath(cache))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
-    logging.info("process %d of %d, devices %s", jax.process_index(), jax.process_count(), jax.devices())
+# ------------------------------------------------------------------------------------------------ files of a run
 
 
 def git_commit() -> str:
     """The commit that is checked out, with "+changes" when the tree differs from it; "unknown" outside git."""
     root = pathlib.Path(__file__).resolve().parent.parent
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
     try:
-        run = lambda *args: subprocess.run(  # noqa: E731
-            ["git", *args], cwd=root, capture_output=True, text=True, check=True
-        ).stdout.strip()
-        return run("rev-parse", "HEAD") + ("+changes" if run("status", "--porcelain", "-uno") else "")
+        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
@@ -97,81 +122,151 @@ def read_json(path: str | os.PathLike) -> Any:
         raise ConfigError(f"{path}: {error}") from error
 
 
+class RunMetrics:
+    """The metrics of a run: process 0 writes them (`MetricsWriter`), the others do nothing."""
+
+    def __init__(self, folder: str | os.PathLike):
+        self._writer = MetricsWriter(pathlib.Path(folder)) if jax.process_index() == 0 else None
+
+    def __enter__(self) -> RunMetrics:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def truncate_after(self, step: int) -> None:
+        """Drops the lines after a step, which a resumed run writes again."""
+        if self._writer is not None:
+            self._writer.truncate_after(step)
+
+    def write(self, step: int, values: Mapping[str, float], timings: Mapping[str, float]) -> None:
+        """Appends a line."""
+        if self._writer is not None:
+            self._writer.write(step, values, timings)
+
+    def flush(self) -> None:
+        """Forces all lines onto the disk, before a checkpoint is saved."""
+        if self._writer is not None:
+            self._writer.flush()
+
+
 def start_run(workdir: str, config: ConfigDict, policy: Policy) -> None:
     """Process 0 stores the resolved config, the commit, the model's config and the processor in the run folder."""
     if jax.process_index() != 0:
         return
     folder = pathlib.Path(workdir)
-    write_json(folder / "run.json", {"config": config.to_dict(), "commit": git_commit()})
     write_json(folder / "model" / "config.json", config_io.config_to_json(policy.model))
     policy.processor.save(folder / "model")
+    write_json(folder / "run.json", {"config": config.to_dict(), "commit": git_commit()})
 
 
-def image_config(config: ConfigDict, model: QwenVLConfig) -> ImageConfig:
-    """The image processor's settings: sizes from the config, patch geometry from the model."""
-    vision = model.vision
-    return ImageConfig(
-        patch_size=vision.patch_size,
-        merge_size=vision.merge_size,
-        temporal_patch_size=vision.temporal_patch_size,
-        min_pixels=config.image.min_pixels,
-        max_pixels=config.image.max_pixels,
-    )
+# ------------------------------------------------------------------------------------------------ policies
 
 
-def make_tokenizer(config: ConfigDict, model: QwenVLConfig) -> Tokenizer:
-    """The tokenizer named by config.tokenizer: "qwen", "small" (trained on synthetic GUI text) or a folder."""
-    if config.tokenizer == "qwen":
-        return qwen_tokenizer()
-    if config.tokenizer == "small":
-        from envs.virtual import corpus  # here, because only this choice needs the virtual world
+@dataclasses.dataclass(frozen=True, eq=False)
+class Policy:
+    """A model with everything needed to act: its config, parameters, tokenizer and image processor."""
 
-        return small_tokenizer(corpus.lines(), model.text.vocab_size, special_ids(model))
-    return Tokenizer.load(config.tokenizer)
+    model: QwenVLConfig
+    params: Any
+    processor: Processor
 
 
-def special_ids(model: QwenVLConfig) -> dict[str, int]:
-    """Where the model's config puts the tokens that it names."""
-    return {
-        "<|image_pad|>": model.image_token_id,
-        "<|video_pad|>": model.video_token_id,
-        "<|vision_start|>": model.vision_start_token_id,
-        "<|vision_end|>": model.vision_end_token_id,
-    }
-
-
-def load_policy(config: ConfigDict, source: str, *, step: int | None = None, mesh=None) -> Policy:
+def load_policy(
+    config: ConfigDict,
+    source: str,
+    *,
+    step: int | None = None,
+    mesh: jax.sharding.Mesh | None = None,
+    dtype: Any = np.float32,
+) -> Policy:
     """Opens a policy.
 
     Args:
       config: the experiment; its model, tokenizer and image sections are used where the source has none of its own.
+        model.vision_window is a matter of how batches are laid out, in no checkpoint, and always taken from here.
       source: "random" (weights drawn from config.seed), a Hugging Face checkpoint folder, or a run folder of
         launch.train.
       step: which checkpoint of a run folder; the latest by default.
-      mesh: restore sharded onto this mesh.
+      mesh: where the parameters shall lie; None: on this process's first device.
+      dtype: of the parameters of a Hugging Face checkpoint; None keeps the stored one. All others are float32.
 
     Raises:
       CheckpointError: the source is none of these, or damaged.
     """
     folder = pathlib.Path(source)
     if source == "random":
-        model = model_config.get_preset(config.model.preset)
-        processor = Processor(make_tokenizer(config, model), image_config(config, model))
-        return Policy(model, qwen_vl.init_params(model, jax.random.key(config.seed)), processor)
+        model = _with_window(config, model_config.get_preset(config.model.preset))
+        init = jax.jit(qwen_vl.init_params, static_argnums=0, out_shardings=_places(model, mesh))
+        return Policy(model, init(model, jax.random.key(config.seed)), _make_processor(config, model))
     if (folder / "run.json").exists():
-        model = config_io.config_from_json(read_json(folder / "model" / "config.json"))
-        params = Checkpoints(folder / "checkpoints").restore_params(qwen_vl.abstract_params(model), step=step)
+        model = _with_window(config, hf_checkpoint.load_config(folder / "model"))
+        wanted = qwen_vl.abstract_params(model)
+        places = _places(model, mesh)
+        if mesh is not None:
+            wanted = jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), wanted, places)
+        with Checkpoints(folder / "checkpoints") as checkpoints:
+            params = checkpoints.restore_params(wanted, step=step)
         return Policy(model, params, Processor.load(folder / "model"))
     if (folder / "config.json").exists():
-        model, params = hf_checkpoint.import_hf(folder)
-        if (folder / "tokenizer.json").exists():
-            processor = Processor.load(folder)
-        else:
-            processor = Processor(make_tokenizer(config, model), image_config(config, model))
-        return Policy(model, params, processor)
+        if step is not None:
+            raise ConfigError(f"step {step} asked for, but {source} is a Hugging Face checkpoint, which has no steps")
+        model, imported = hf_checkpoint.import_hf(folder, dtype)
+        model = _with_window(config, model)
+        has_tokenizer = (folder / "tokenizer.json").exists()
+        processor = Processor.load(folder) if has_tokenizer else _make_processor(config, model)
+        return Policy(model, jax.device_put(imported, _places(model, mesh)), processor)
     raise CheckpointError(
         f'{source}: neither a run folder (run.json) nor a Hugging Face checkpoint (config.json), nor "random"'
     )
+
+
+def _with_window(config: ConfigDict, model: QwenVLConfig) -> QwenVLConfig:
+    return dataclasses.replace(model, vision=dataclasses.replace(model.vision, window=config.model.vision_window))
+
+
+def _places(model: QwenVLConfig, mesh: jax.sharding.Mesh | None) -> Any:
+    """Where the parameters of a model go: a tree of shardings, or one for all."""
+    if mesh is None:
+        return jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return sharding.param_shardings(model, mesh)
+
+
+def _make_processor(config: ConfigDict, model: QwenVLConfig) -> Processor:
+    bounds = {name: config.image[name] for name in ("min_pixels", "max_pixels")}
+    return Processor(make_tokenizer(config, model), ImageConfig.for_model(model, **bounds))
+
+
+def make_tokenizer(config: ConfigDict, model: QwenVLConfig) -> Tokenizer:
+    """The tokenizer named by config.tokenizer: "qwen", "small" (trained on synthetic GUI text) or a folder.
+
+    Raises:
+      ConfigError: it does not put its special tokens where the model has them, or has more tokens than the model.
+    """
+    places = {
+        "<|image_pad|>": model.image_token_id,
+        "<|video_pad|>": model.video_token_id,
+        "<|vision_start|>": model.vision_start_token_id,
+        "<|vision_end|>": model.vision_end_token_id,
+    }
+    if config.tokenizer == "qwen":
+        tokenizer = qwen_tokenizer()
+    elif config.tokenizer == "small":
+        from envs.virtual import corpus  # here, because only this choice needs the virtual world
+
+        tokenizer = small_tokenizer(corpus.lines(), model.text.vocab_size, places)
+    else:
+        tokenizer = Tokenizer.load(config.tokenizer)
+    moved = [name for name, place in places.items() if tokenizer.special(name) != place]
+    if moved:
+        raise ConfigError(f"config.tokenizer: {config.tokenizer!r} does not have {moved[0]} where the model has it")
+    if tokenizer.vocab_size > model.text.vocab_size:
+        raise ConfigError(
+            f"config.tokenizer: {config.tokenizer!r} has {tokenizer.vocab_size} tokens, the model's embedding "
+            f"{model.text.vocab_size} rows"
+        )
+    return tokenizer
 
 
 def make_engine(policy: Policy, sampler: SamplerConfig, config: ConfigDict) -> Engine:
@@ -180,40 +275,64 @@ def make_engine(policy: Policy, sampler: SamplerConfig, config: ConfigDict) -> E
     return Engine(policy.model, sampler, (tokenizer.im_end, tokenizer.endoftext), config.compute.dtype)
 
 
-def local_params(params: Any) -> Any:
-    """Parameters for sampling on this host: gathered onto its first device when they are sharded over a mesh."""
-    device = jax.local_devices()[0]
-    if all(leaf.sharding.device_set == {device} for leaf in jax.tree.leaves(params)):
-        return params
-    gathered = jax.tree.map(lambda leaf: jax.device_get(_replicate(leaf)), params)
-    return jax.device_put(gathered, device)
+# ------------------------------------------------------------------------------------------------ devices, processes
 
 
-def _replicate(leaf: jax.Array) -> jax.Array:
-    where = jax.sharding.NamedSharding(leaf.sharding.mesh, jax.sharding.PartitionSpec())
-    return jax.jit(lambda x: x, out_shardings=where)(leaf).addressable_data(0)
+def setup_devices(config: ConfigDict) -> None:
+    """Joins the multi-host runtime when config.distributed says so, and turns on the compilation cache."""
+    if config.distributed.enabled:
+        given = {k: v for k, v in config.distributed.to_dict().items() if k != "enabled" and v not in ("", -1)}
+        jax.distributed.initialize(**given)  # on a TPU pod all of it is found out by itself
+    cache = config.compilation_cache or os.path.join(".cache", "jax")
+    jax.config.update("jax_compilation_cache_dir", os.path.abspath(cache))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+    logging.info("process %d of %d, devices %s", jax.process_index(), jax.process_count(), jax.devices())
 
 
-def run_main(main: Callable[[list[str]], None]) -> None:
-    """Runs an absl main; an error of ours ends the program with one line instead of a traceback."""
-
-    def guarded(argv: list[str]) -> None:
-        try:
-            main(argv)
-        except GuiOwlError as error:
-            logging.debug("traceback", exc_info=True)
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)
-            sys.exit(1)
-
-    logging.use_absl_handler()
-    app.run(guarded)
+def make_mesh(config: ConfigDict) -> jax.sharding.Mesh:
+    """The mesh of config.mesh over all devices of all processes."""
+    return sharding.make_mesh(build(sharding.MeshConfig, config.mesh, "mesh"))
 
 
-def per_host(items: list) -> list:
+def check_rows(rows: int, mesh: jax.sharding.Mesh, field: str) -> None:
+    """Raises ConfigError when a global batch of `rows` cannot be split evenly over the mesh and the processes."""
+    parts = mesh.shape["data"] * mesh.shape["fsdp"]
+    if rows % parts or rows % jax.process_count():
+        raise ConfigError(
+            f"config.{field}: {rows} rows cannot be split over {parts} parts of the mesh (data times fsdp) "
+            f"and {jax.process_count()} processes"
+        )
+
+
+def per_host(items: list[T]) -> list[T]:
     """This process's share of a list: every process_count-th item."""
     return items[jax.process_index() :: jax.process_count()]
 
 
-def to_float(metrics: dict) -> dict[str, float]:
+def gather_hosts(value: Any) -> list[Any]:
+    """Gives every process the list of all processes' values, anything that JSON holds."""
+    if jax.process_count() == 1:
+        return [value]
+    own = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    lengths = multihost_utils.process_allgather(np.array([len(own)]))[:, 0]
+    padded = np.zeros(int(lengths.max()), np.uint8)
+    padded[: len(own)] = own
+    rows = multihost_utils.process_allgather(padded)
+    return [json.loads(row[:length].tobytes()) for row, length in zip(rows, lengths)]
+
+
+def local_params(params: Any, mesh: jax.sharding.Mesh) -> Any:
+    """Parameters for sampling on this process: its first device's copy, gathered when they are sharded."""
+    if mesh.size > 1:
+        params = jax.tree.map(lambda leaf: leaf.addressable_data(0), _replicate(mesh)(params))
+    return params
+
+
+@functools.cache
+def _replicate(mesh: jax.sharding.Mesh) -> Callable[[Any], Any]:
+    return jax.jit(lambda tree: tree, out_shardings=sharding.replicated(mesh))
+
+
+def to_float(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Device scalars as Python floats."""
     return {k: float(np.asarray(v)) for k, v in jax.device_get(metrics).items()}

@@ -3,7 +3,7 @@
   python -m launch.evaluate --config=configs/nano_sft.py --policy=runs/quickstart/sft --stage=sft \
       --out=runs/quickstart/evaluate
 
-Writes <out>/<stage>.json (one row per task) and the trajectories as <out>/<stage>-*.array_record.
+Writes <out>/<stage>.json (one row per task) and the trajectories as <out>/<stage>-*.arrayrecord.
 """
 
 from __future__ import annotations
@@ -11,28 +11,33 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import time
+from collections.abc import Sequence
 
 import jax
+import numpy as np
 from absl import flags, logging
 from ml_collections import config_flags
 
 from data import store
-from data.grounding import click_elements, element_phrase
+from data.grounding import click_elements
+from envs.interface import TaskSpec
+from envs.pool import Pool
 from gui_owl_jax.agent.context import ContextConfig, build_messages
 from gui_owl_jax.agent.elements import AnnotatedScreen
 from gui_owl_jax.agent.errors import ParseError
 from gui_owl_jax.agent.parsing import parse_response
 from gui_owl_jax.agent.trajectory import Trajectory
-from gui_owl_jax.evals.grounding import click_hits
+from gui_owl_jax.evals.grounding import GroundingTrial, accuracy
+from gui_owl_jax.evals.success import GroundingScore
 from gui_owl_jax.rollout.collector import run_episodes
 from gui_owl_jax.rollout.engine import Engine, SamplerConfig, request_seed
 from launch import common, worlds
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment whose world and context are used.")
-POLICY = flags.DEFINE_string("policy", None, 'A run folder, a Hugging Face folder, or "random".')
-STAGE = flags.DEFINE_string("stage", None, "Name of the result.")
-OUT = flags.DEFINE_string("out", None, "Folder of the results.")
-flags.mark_flags_as_required(["config", "policy", "stage", "out"])
+POLICY = flags.DEFINE_string("policy", None, 'A run folder, a Hugging Face folder, or "random".', required=True)
+STAGE = flags.DEFINE_string("stage", None, "Name of the result.", required=True)
+OUT = flags.DEFINE_string("out", None, "Folder of the results.", required=True)
+flags.mark_flag_as_required("config")
 
 
 def main(argv: list[str]) -> None:
@@ -46,37 +51,45 @@ def main(argv: list[str]) -> None:
     sampler = common.build(SamplerConfig, {**config.sampler, "temperature": config.evaluation.temperature}, "sampler")
     engine = common.make_engine(policy, sampler, config)
     world = worlds.open_world(config.env)
-    tasks = world.tasks("heldout", config.evaluation.tasks_per_family, config.evaluation.seed)
-    seed = (config.evaluation.seed,)
+    tasks = common.per_host(world.tasks("heldout", config.evaluation.tasks_per_family, config.evaluation.seed))
+    # Other tasks than those above, and as many of each device family.
+    asked = -(-config.evaluation.grounding_screens // 3)
+    shown = common.per_host(world.tasks("heldout", asked, config.evaluation.seed + 1))
 
     with world.pool() as pool:
-        run = lambda **kw: run_episodes(  # noqa: E731
-            pool, engine, policy.params, policy.processor, common.per_host(tasks), context, seed=seed, **kw
-        )
-        trajectories = run(progress=f"evaluate {STAGE.value}")
-        scrambled = run(progress="  screens shuffled", scramble=True) if config.evaluation.controls else None
-        screens = _screens(pool, common.per_host(tasks)[: config.evaluation.grounding_screens])
-    grounding = _grounding(engine, policy, context, screens)
 
+        def episodes(progress: str, scramble: bool = False) -> list[Trajectory]:
+            arguments = (pool, engine, policy.params, policy.processor, tasks, context)
+            return run_episodes(*arguments, seed=(config.evaluation.seed,), scramble=scramble, progress=progress)
+
+        trajectories = episodes(f"evaluate {STAGE.value}")
+        scrambled = episodes("  screens shuffled", scramble=True) if config.evaluation.controls else None
+        screens = _screens(pool, shown)
+    trials = _grounding(engine, policy, context, screens, world.phrase)
+
+    rows = _joined([_row(t) for t in trajectories])
+    scrambled_rows = None if scrambled is None else _joined([_row(t) for t in scrambled])
+    grounding = _sum(common.gather_hosts(accuracy(trials).to_json())) if asked else None
     if jax.process_index() != 0:
         return
     store.write_trajectories(out / STAGE.value, trajectories, shards=1)
     result = {
         "stage": STAGE.value,
         "policy": POLICY.value,
-        "tasks": [_row(t) for t in trajectories],
-        "scrambled": None if scrambled is None else [_row(t) for t in scrambled],
+        "tasks": rows,
+        "scrambled": scrambled_rows,
         "grounding": grounding,
         "model": {"parameters": sum(leaf.size for leaf in jax.tree.leaves(policy.params))},
         "commit": common.git_commit(),
         "seconds": round(time.monotonic() - clock, 1),
     }
     common.write_json(out / f"{STAGE.value}.json", result)
-    rate = sum(t.outcome or 0 for t in trajectories) / max(1, sum(t.outcome is not None for t in trajectories))
-    logging.info("%s: success %.3f on %d tasks, grounding %s", STAGE.value, rate, len(trajectories), grounding)
+    rate = sum(row["outcome"] or 0 for row in rows) / max(1, sum(row["outcome"] is not None for row in rows))
+    logging.info("%s: success %.3f on %d tasks, grounding %s", STAGE.value, rate, len(rows), grounding)
 
 
 def _row(trajectory: Trajectory) -> dict:
+    """A `gui_owl_jax.evals.success.TaskRow` as JSON."""
     return {
         "task_id": trajectory.task_id,
         "family": str(trajectory.family),
@@ -89,44 +102,59 @@ def _row(trajectory: Trajectory) -> dict:
     }
 
 
-def _screens(pool, tasks) -> list[AnnotatedScreen]:
-    """The annotated first screens of some held-out tasks."""
+def _joined(own: list) -> list:
+    """The lists of all hosts in the order of the whole: the opposite of `common.per_host`."""
+    shares = common.gather_hosts(own)
+    return [shares[i % len(shares)][i // len(shares)] for i in range(sum(map(len, shares)))]
+
+
+def _sum(scores: Sequence[dict]) -> dict:
+    """Adds up the grounding counts of all hosts."""
+    families: dict[str, tuple[int, int]] = {}
+    for name, count in (item for score in scores for item in score["families"].items()):
+        hits, trials = families.get(name, (0, 0))
+        families[name] = (hits + count["hits"], trials + count["trials"])
+    return GroundingScore(sum(s["hits"] for s in scores), sum(s["trials"] for s in scores), families).to_json()
+
+
+def _screens(pool: Pool, tasks: Sequence[TaskSpec]) -> list[AnnotatedScreen]:
+    """The annotated first screens of some tasks; those of environments that failed are left out."""
     screens = []
     for start in range(0, len(tasks), pool.size):
         part = dict(enumerate(tasks[start : start + pool.size]))
         for slot, result in pool.reset(part).items():
             if not hasattr(result, "kind"):
-                screens.append(AnnotatedScreen(part[slot].family, result.observation.image, result.elements))
+                task = part[slot]
+                screens.append(AnnotatedScreen(result.observation.image, result.elements, task.family, task.app))
     return screens
 
 
-def _grounding(engine: Engine, policy: common.Policy, context: ContextConfig, screens) -> dict:
-    """Share of clicks inside the right element, one question per screen."""
+def _grounding(
+    engine: Engine, policy: common.Policy, context: ContextConfig, screens: Sequence[AnnotatedScreen], phrase
+) -> list[GroundingTrial]:
+    """Asks for one click per screen, in the words of the scripts, and samples the answers greedily."""
     greedy = dataclasses.replace(engine, sampler=dataclasses.replace(engine.sampler, temperature=0.0))
     asked = []
     for i, screen in enumerate(screens):
-        elements = click_elements(screen)
+        elements = click_elements(screen, phrase)
         if elements:
             asked.append((screen, elements[i % len(elements)]))
     prompts = [
         policy.processor.encode_prompt(
-            build_messages(element_phrase(screen.family, element), screen.family, (), context), {0: screen.image}
+            build_messages(phrase(screen.family, element), screen.family, (), context), {0: screen.image}
         )
         for screen, element in asked
     ]
-    seeds = jax.device_get(jax.numpy.stack([request_seed(i) for i in range(len(prompts))]))
-    families: dict[str, dict[str, int]] = {}
+    seeds = np.stack([request_seed(i) for i in range(len(prompts))]) if prompts else np.zeros((0, 2), np.uint32)
+    trials = []
     for (screen, element), sample in zip(asked, greedy.generate(policy.params, prompts, seeds)):
-        count = families.setdefault(str(screen.family), {"hits": 0, "trials": 0})
-        count["trials"] += 1
         try:
             action = parse_response(policy.processor.decode_response(sample.token_ids), screen.family).action
         except ParseError:
-            continue
+            action = None
         height, width = screen.image.shape[:2]
-        count["hits"] += click_hits(action, element, width, height)
-    totals = {key: sum(count[key] for count in families.values()) for key in ("hits", "trials")}
-    return {**totals, "families": families}
+        trials.append(GroundingTrial(screen.family, action, element, width, height))
+    return trials
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 
 from gui_owl_jax import sharding
 from gui_owl_jax.agent.context import ContextConfig
+from gui_owl_jax.agent.devices import DEVICE_FAMILIES
 from gui_owl_jax.rl.advantages import AdvantageConfig
 from gui_owl_jax.rl.objective import ObjectiveConfig
 from gui_owl_jax.rl.schedule import ScheduleConfig, make_schedule
@@ -23,7 +24,6 @@ from gui_owl_jax.rollout.engine import SamplerConfig
 from gui_owl_jax.training import state as train_state
 from gui_owl_jax.training import steps
 from gui_owl_jax.training.checkpoints import Checkpoints
-from gui_owl_jax.training.metrics import MetricsWriter
 from gui_owl_jax.training.optimizer import OptimizerConfig
 from launch import common, groups, worlds
 
@@ -31,42 +31,44 @@ from launch import common, groups, worlds
 def train(config: ConfigDict, workdir: str) -> None:
     """Runs MRPO to its end, from the latest checkpoint in `workdir` when there is one."""
     folder = pathlib.Path(workdir)
-    mesh = sharding.make_mesh(common.build(sharding.MeshConfig, config.mesh, "mesh"))
-    policy = common.load_policy(config, config.init)
+    mesh = common.make_mesh(config)
+    for rows in config.rl.row_buckets:
+        common.check_rows(rows * jax.process_count(), mesh, "rl.row_buckets (times processes)")
+    policy = common.load_policy(config, config.init, mesh=mesh)
+    model, reference = policy.model, policy.params
     common.start_run(workdir, config, policy)
 
-    optimizer = common.build(OptimizerConfig, {**config.optimizer, "total_steps": config.steps}, "optimizer")
+    updates = config.steps * config.rl.epochs
+    optimizer = common.build(OptimizerConfig, {**config.optimizer, "total_steps": updates}, "optimizer")
     compute = common.build(steps.ComputeConfig, config.compute, "compute")
     objective = common.build(ObjectiveConfig, config.objective, "objective")
     selection = common.build(SelectionConfig, config.selection, "selection")
     advantage = common.build(AdvantageConfig, config.advantage, "advantage")
+    groups.check_wired(selection, advantage, config.rl)
     context = common.build(ContextConfig, config.context, "context")
     schedule = make_schedule(common.build(ScheduleConfig, config.schedule, "schedule"))
     select = jax.jit(jax.vmap(make_selector(selection)))
-    train_step = steps.mrpo_step(policy.model, optimizer, objective, mesh, compute)
-    score = steps.score_step(policy.model, mesh, compute)
+    train_step = steps.mrpo_step(model, optimizer, objective, mesh, compute)
+    score = steps.score_step(model, mesh, compute)
     engine = common.make_engine(policy, common.build(SamplerConfig, config.sampler, "sampler"), config)
     world = worlds.open_world(config.env)
     history = groups.TaskHistory.empty(world.templates())
-    reference = train_state.create_state(policy.model, optimizer, mesh, policy.params).params
 
-    main_process = jax.process_index() == 0
+    hidden = jax.process_index() != 0
     with (
         world.pool() as pool,
         Checkpoints(folder / "checkpoints", keep=config.keep_checkpoints) as checkpoints,
-        MetricsWriter(folder if main_process else folder / f"process_{jax.process_index()}") as metrics_writer,
-        tqdm.tqdm(
-            total=config.steps, desc=folder.name, unit="update", mininterval=2.0, disable=not main_process
-        ) as bar,
+        common.RunMetrics(folder) as run_metrics,
+        tqdm.tqdm(total=config.steps, desc=folder.name, unit="update", mininterval=2.0, disable=hidden) as bar,
     ):
         if checkpoints.latest_step is None:
-            state, start = train_state.create_state(policy.model, optimizer, mesh, policy.params), 0
+            state, start = train_state.create_state(model, optimizer, mesh, policy.params), 0
         else:
-            restored = checkpoints.restore(None, train_state.abstract_state(policy.model, optimizer, mesh))
+            restored = checkpoints.restore(None, train_state.abstract_state(model, optimizer, mesh))
             state, start = restored.state, restored.step
             history = groups.TaskHistory.from_json(restored.extra["history"])
             logging.info("resuming %s from update %d", workdir, start)
-        metrics_writer.truncate_after(start)
+        run_metrics.truncate_after(start)
         bar.update(start)
 
         for update in range(start + 1, config.steps + 1):
@@ -81,7 +83,7 @@ def train(config: ConfigDict, workdir: str) -> None:
             rollouts = run_episodes(
                 pool,
                 engine,
-                common.local_params(state.params),
+                common.local_params(state.params, mesh),
                 policy.processor,
                 [task for task in tasks for _ in range(size)],
                 context,
@@ -108,15 +110,17 @@ def train(config: ConfigDict, workdir: str) -> None:
                 state, metrics = train_step(state, placed)
 
             values = common.to_float(metrics)
+            # The state counts finite steps: this also finds an epoch before the last one.
+            values["finite"] = float(int(state.step) == update * config.rl.epochs)
             last = checkpoints.latest_step
             steps.check_finite(values, update, "none" if last is None else str(checkpoints.path(last)))
-            values |= common.to_float(selection_statistics(selections))
+            values |= common.to_float(selection_statistics(groups.all_selections(selections)))
             values |= groups.rollout_metrics(pools)
-            values |= {f"weight_{name}": float(w) for name, w in zip(("mobile", "desktop", "web"), weights)}
+            values |= {f"weight_{family}": float(w) for family, w in zip(DEVICE_FAMILIES, weights)}
             seconds = {"rollout_seconds": rollout_seconds, "update_seconds": time.monotonic() - clock}
-            metrics_writer.write(update, values, seconds)
+            run_metrics.write(update, values, seconds)
             bar.set_postfix(success=f"{values['success']:.2f}", refresh=False)
             if update % config.checkpoint_every == 0 or update == config.steps:
-                metrics_writer.flush()
+                run_metrics.flush()
                 checkpoints.save(update, state, extra={"history": history.to_json()})
             bar.update()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 
 import jax
-from absl import flags, logging
+from absl import flags
 from ml_collections import config_flags
 
 from data import store
@@ -18,12 +18,12 @@ from gui_owl_jax.rollout.engine import SamplerConfig
 from launch import common, worlds
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "World, sampler and context.")
-POLICY = flags.DEFINE_string("policy", None, 'A run folder, a Hugging Face folder, or "random".')
-OUT = flags.DEFINE_string("out", None, "Prefix of the ArrayRecord shards.")
+POLICY = flags.DEFINE_string("policy", None, 'A run folder, a Hugging Face folder, or "random".', required=True)
+OUT = flags.DEFINE_string("out", None, "Prefix of the ArrayRecord shards.", required=True)
 SPLIT = flags.DEFINE_enum("split", "train", ["train", "heldout"], "Which tasks.")
-TASKS = flags.DEFINE_integer("tasks_per_family", 20, "Tasks of every device family.")
-REPEATS = flags.DEFINE_integer("repeats", 1, "Rollouts of every task.")
-flags.mark_flags_as_required(["config", "policy", "out"])
+TASKS = flags.DEFINE_integer("tasks_per_family", 20, "Tasks of every device family.", lower_bound=1)
+REPEATS = flags.DEFINE_integer("repeats", 1, "Rollouts of every task.", lower_bound=1)
+flags.mark_flag_as_required("config")
 
 
 def main(argv: list[str]) -> None:
@@ -47,9 +47,9 @@ def main(argv: list[str]) -> None:
             progress="rollout",
         )
     prefix = OUT.value if jax.process_count() == 1 else f"{OUT.value}-host{jax.process_index()}"
-    paths = store.write_trajectories(prefix, trajectories, shards=1)
-    outcomes = collections.Counter(str(t.outcome) for t in trajectories)
-    logging.info("outcomes %s, written to %s", dict(outcomes), [str(p) for p in paths])
+    store.write_trajectories(prefix, trajectories, shards=1)
+    outcomes = dict(collections.Counter(t.outcome for t in trajectories))
+    print(f"{prefix}: {len(trajectories)} trajectories (outcomes {outcomes})")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ from gui_owl_jax.models.layout import Example
 from gui_owl_jax.training import state as train_state
 from gui_owl_jax.training import steps
 from gui_owl_jax.training.checkpoints import Checkpoints
-from gui_owl_jax.training.metrics import MetricsWriter
 from gui_owl_jax.training.optimizer import OptimizerConfig
 from launch import common, worlds
 
@@ -66,57 +65,63 @@ def open_sources(
 def train(config: ConfigDict, workdir: str) -> None:
     """Runs the stage to its end, from the latest checkpoint in `workdir` when there is one."""
     folder = pathlib.Path(workdir)
-    mesh = sharding.make_mesh(common.build(sharding.MeshConfig, config.mesh, "mesh"))
-    policy = common.load_policy(config, config.init)
+    mesh = common.make_mesh(config)
+    common.check_rows(config.data.rows, mesh, "data.rows")
+    policy = common.load_policy(config, config.init, mesh=mesh)
+    model, params = policy.model, policy.params
     common.start_run(workdir, config, policy)
 
     optimizer = common.build(OptimizerConfig, {**config.optimizer, "total_steps": config.steps}, "optimizer")
     compute = common.build(steps.ComputeConfig, config.compute, "compute")
-    train_step = steps.supervised_step(policy.model, optimizer, mesh, compute)
+    train_step = steps.supervised_step(model, optimizer, mesh, compute)
     context = common.build(ContextConfig, config.context, "context")
     sources, shares = open_sources(config.data, policy.processor, context, worlds.open_world(config.env).phrase)
     batches = iter(
         make_pipeline(
             sources,
-            policy.model,
-            Budget(config.data.rows, config.data.token_budget, config.data.patch_budget),
+            model,
+            Budget(config.data.rows // jax.process_count(), config.data.token_budget, config.data.patch_budget),
             weights=shares,
             seed=config.seed,
             host=jax.process_index(),
             hosts=jax.process_count(),
+            lanes=config.data.lanes,
             workers=config.data.workers,
         )
     )
 
-    main_process = jax.process_index() == 0
+    hidden = jax.process_index() != 0
     with (
         Checkpoints(folder / "checkpoints", keep=config.keep_checkpoints) as checkpoints,
-        MetricsWriter(folder if main_process else folder / f"process_{jax.process_index()}") as metrics_writer,
-        tqdm.tqdm(total=config.steps, desc=folder.name, unit="step", mininterval=2.0, disable=not main_process) as bar,
+        common.RunMetrics(folder) as run_metrics,
+        tqdm.tqdm(total=config.steps, desc=folder.name, unit="step", mininterval=2.0, disable=hidden) as bar,
     ):
         if checkpoints.latest_step is None:
-            state = train_state.create_state(policy.model, optimizer, mesh, policy.params)
-            start = 0
+            state, start = train_state.create_state(model, optimizer, mesh, params), 0
         else:
-            abstract = train_state.abstract_state(policy.model, optimizer, mesh)
-            restored = checkpoints.restore(None, abstract, batches)
+            restored = checkpoints.restore(None, train_state.abstract_state(model, optimizer, mesh), batches)
             state, start = restored.state, restored.step
             logging.info("resuming %s from step %d", workdir, start)
-        metrics_writer.truncate_after(start)
+        del policy, params  # the state has its own copy
+        run_metrics.truncate_after(start)
         bar.update(start)
         clock = time.monotonic()
         for step in range(start + 1, config.steps + 1):
-            batch = next(batches)
-            state, metrics = train_step(state, sharding.put_batch(batch, mesh))
-            if step % config.log_every == 0 or step == config.steps:
+            state, metrics = train_step(state, sharding.put_batch(next(batches), mesh))
+            logs = step % config.log_every == 0 or step == config.steps
+            saves = step % config.checkpoint_every == 0 or step == config.steps
+            if logs or saves:
                 values = common.to_float(metrics)
+                # The state counts finite steps: this also finds one that was not logged.
+                values["finite"] = float(int(state.step) == step)
                 last = checkpoints.latest_step
                 steps.check_finite(values, step, "none" if last is None else str(checkpoints.path(last)))
+            if logs:
                 rate = config.log_every / (time.monotonic() - clock)
                 clock = time.monotonic()
-                metrics_writer.write(step, values, {"steps_per_second": rate})
+                run_metrics.write(step, values, {"steps_per_second": rate})
                 bar.set_postfix(loss=f"{values['loss']:.3f}", accuracy=f"{values['accuracy']:.3f}", refresh=False)
-            if step % config.checkpoint_every == 0 or step == config.steps:
-                metrics_writer.flush()
+            if saves:
+                run_metrics.flush()
                 checkpoints.save(step, state, data_iterator=batches)
             bar.update()

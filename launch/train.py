@@ -15,8 +15,8 @@ from gui_owl_jax.agent.errors import ConfigError
 from launch import common, mrpo, supervised
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment.", lock_config=True)
-WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: checkpoints, metrics, resolved config.")
-flags.mark_flags_as_required(["config", "workdir"])
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: checkpoints, metrics, config.", required=True)
+flags.mark_flag_as_required("config")
 
 STAGES = {"supervised": supervised.train, "mrpo": mrpo.train}
 
@@ -25,9 +25,9 @@ def main(argv: list[str]) -> None:
     """Runs the stage that the config names."""
     del argv
     config = CONFIG.value
-    common.setup_devices(config)
     if config.stage not in STAGES:
         raise ConfigError(f"config.stage: {config.stage!r} is none of {', '.join(STAGES)}")
+    common.setup_devices(config)
     STAGES[config.stage](config, WORKDIR.value)
 
 

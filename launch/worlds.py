@@ -7,7 +7,6 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from envs.interface import TaskSpec
@@ -20,7 +19,7 @@ from gui_owl_jax.agent.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True)
 class World:
-    """A package of environments (config.env.world) with modules `world` and `tasks`.
+    """A package of environments (config.env.world) with modules `world`, `tasks`, `policies` and `hand`.
 
     Attributes:
       name: the package, e.g. "envs.virtual".
@@ -45,13 +44,8 @@ class World:
         return self._tasks.sample_task(template, seed, split)
 
     def tasks(self, split: str, per_family: int, seed: int) -> list[TaskSpec]:
-        """The same number of tasks of every device family, templates in turn."""
-        tasks = []
-        for family in DEVICE_FAMILIES:
-            names = list(self.templates()[family])
-            seeds = np.random.default_rng([seed, DEVICE_FAMILIES.index(family)]).integers(1 << 31, size=per_family)
-            tasks += [self.sample(names[i % len(names)], int(s), split) for i, s in enumerate(seeds)]
-        return tasks
+        """The same number of different tasks of every device family, templates in turn."""
+        return [task for family in DEVICE_FAMILIES for task in self._tasks.tasks(family, split, per_family, seed)]
 
     def script(self, task: TaskSpec) -> Sequence[tuple[str, Action]]:
         """The moves of the scripted policy: (conclusion, action) pairs that solve the task."""
@@ -70,6 +64,6 @@ def open_world(env: ConfigDict) -> World:
     """The world that config.env names; raises ConfigError when there is none."""
     try:
         importlib.import_module(f"{env.world}.world")
-    except ImportError as error:
-        raise ConfigError(f"config.env.world: cannot import {env.world}: {error}") from error
+    except (ImportError, TypeError) as error:  # a TypeError for an empty name
+        raise ConfigError(f"config.env.world: cannot import {env.world!r}: {error}") from error
     return World(env.world, env.slots, env.deadline_s)

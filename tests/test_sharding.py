@@ -45,7 +45,7 @@ def test_every_logical_axis_has_a_place_or_is_known_to_have_none():
     for size in ("nano", "8b"):
         axes = jax.tree.leaves(qwen_vl.logical_axes(get_preset(size)), is_leaf=lambda x: isinstance(x, tuple))
         names |= {name for leaf in axes for name in leaf if name}
-    assert names - sharding.RULES.keys() == {"layers", "norm"}
+    assert names - sharding.RULES.keys() == {"layers", "norm", "patch"}
 
 
 def test_large_model_is_split_evenly(mesh):
@@ -58,9 +58,11 @@ def test_large_model_is_split_evenly(mesh):
     assert held / whole < 0.2505
 
 
-def test_sharded_forward_equals_one_device(mesh, tmp_path):
+def test_sharded_forward_equals_one_device(mesh):
     rng = np.random.default_rng(0)
-    config = dataclasses.replace(NANO, tie_word_embeddings=False)
+    config = dataclasses.replace(
+        NANO, tie_word_embeddings=False, text=dataclasses.replace(NANO.text, layers=2, mlp_width=256)
+    )
 
     def example():
         grid = ((2, 4), (4, 4), (4, 6))[rng.integers(3)]
@@ -81,11 +83,11 @@ def test_sharded_forward_equals_one_device(mesh, tmp_path):
     placed, rows = jax.device_put(params, shardings), sharding.put_batch(batch, mesh)
     kernel = placed["text"]["layers"]["gate"]["kernel"]
     assert kernel.sharding.spec == P(None, "fsdp", "tensor")
-    assert {shard.data.shape for shard in kernel.addressable_shards} == {(3, 64, 192)}
+    assert {shard.data.shape for shard in kernel.addressable_shards} == {(2, 64, 128)}
     assert {shard.data.shape for shard in rows["tokens"].addressable_shards} == {(2, 32)}
     total = sum(a.nbytes for a in jax.tree.leaves(params))
     on_first = sum(a.addressable_shards[0].data.nbytes for a in jax.tree.leaves(placed))
-    assert on_first < 0.27 * total
+    assert on_first < 0.3 * total
 
     out = NamedSharding(mesh, P(("data", "fsdp")))
     found = jax.jit(run, in_shardings=(shardings, sharding.batch_sharding(mesh)), out_shardings=out)(placed, rows)

@@ -101,7 +101,8 @@ class TextConfig:
         _require(self.head_width % 2 == 0, "text.head_width must be even")
         half = self.head_width // 2
         _require(sum(self.mrope_section) == half, f"text.mrope_section {self.mrope_section} must sum to {half}")
-        _require(3 * max(self.mrope_section[1:]) <= half + 2, "text.mrope_section: H and W reach beyond the frequencies")
+        interleavable = 3 * max(self.mrope_section[1:]) <= half + 2
+        _require(interleavable, f"text.mrope_section {self.mrope_section}: H and W reach beyond the frequencies")
 
 
 @dataclasses.dataclass(frozen=True)

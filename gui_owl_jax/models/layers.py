@@ -34,9 +34,7 @@ def matmul(x: jax.Array, kernel: jax.Array) -> jax.Array:
 class Linear(nnx.Module):
     """y = x @ kernel (+ bias), computed in the dtype of x."""
 
-    def __init__(
-        self, inputs: int, outputs: int, axes: Axes, *, rngs: nnx.Rngs, bias: bool = True, scale: float = 1.0
-    ):
+    def __init__(self, inputs: int, outputs: int, axes: Axes, *, rngs: nnx.Rngs, bias: bool = True, scale: float = 1.0):
         """Kernel entries start normal with deviation scale / sqrt(inputs), so that x keeps its size; the bias at 0."""
         initial = jax.random.normal(rngs.params(), (inputs, outputs)) * (scale * inputs**-0.5)
         self.kernel = parameter(initial, axes)

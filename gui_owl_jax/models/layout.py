@@ -43,7 +43,7 @@ class Example:
 
     Attributes:
       tokens: int32 [l], image pads already expanded to one per merged feature.
-      loss_mask: float32 [l], above 0 where that token is a training target; 0 on the first token, which nothing predicts.
+      loss_mask: float32 [l], above 0 where that token is a training target; 0 on the first one, which nothing predicts.
       images: in the order of their pads.
       extras: further arrays [l] that travel with the tokens (advantages, sampler log-probabilities, ...).
       image_starts: index of each image's first pad. Left out, it is found: vision_start, pads, vision_end. Give it when
@@ -175,9 +175,6 @@ def image_runs(example: Example, config: QwenVLConfig) -> list[tuple[int, int, i
     """
     merge = config.vision.merge_size
     grids = [(image.grid[0] // merge, image.grid[1] // merge) for image in example.images]
-    for image in example.images:
-        if image.grid[0] % merge or image.grid[1] % merge:
-            raise DataError(f"image grid {image.grid} is no multiple of the merge size {merge}")
     starts = example.image_starts
     if starts is None:
         starts = find_image_starts(example.tokens, [h * w for h, w in grids], config)
@@ -214,9 +211,7 @@ def place_images(counts: Sequence[int], window: int) -> tuple[list[int], int]:
     return offsets, used
 
 
-def fits(
-    row: Sequence[Example], example: Example, config: QwenVLConfig, token_budget: int, patch_budget: int
-) -> bool:
+def fits(row: Sequence[Example], example: Example, config: QwenVLConfig, token_budget: int, patch_budget: int) -> bool:
     """Whether the example still fits into the row by both budgets."""
     members = [*row, example]
     tokens = sum(len(member.tokens) for member in members)
@@ -299,12 +294,15 @@ def lay_out_rows(
         "pos_weight": np.zeros((count, patch_budget, 4), np.float32),
     }
     extras = _extra_arrays(rows, token_budget)
+    batch |= extras
     for b, members in enumerate(rows):
-        offsets, used = place_images([len(image.patches) for e in members for image in e.images], vision.window)
-        length = sum(len(e.tokens) for e in members)
+        images = [image for example in members for image in example.images]
+        offsets, used = place_images([len(image.patches) for image in images], vision.window)
+        length = sum(len(example.tokens) for example in members)
         if length > token_budget or used > patch_budget:
             raise DataError(f"row {b} has {length} tokens and {used} patches; budgets: {token_budget}, {patch_budget}")
-        begin, image_number = 0, 0
+        _put_images(batch, b, images, offsets, config)
+        begin, offset_of = 0, iter(offsets)
         for segment, example in enumerate(members, start=1):
             span = slice(begin, begin + len(example.tokens))
             runs = image_runs(example, config)
@@ -312,28 +310,34 @@ def lay_out_rows(
             batch["segment_ids"][b, span] = segment
             batch["positions"][b, span] = rope_positions(len(example.tokens), runs)[0]
             batch["loss_mask"][b, span] = example.loss_mask
-            for name, array in extras.items():
-                array[b, span] = example.extras[name]
-            for image, (start, height, width) in zip(example.images, runs):
-                offset = offsets[image_number]
-                image_number += 1
-                first = begin + start
-                batch["visual_index"][b, first : first + height * width] = offset // merge**2 + np.arange(height * width)
-                where = slice(offset, offset + len(image.patches))
-                if image.patches.shape[1] != vision.patch_columns:
-                    raise DataError(f"patches have {image.patches.shape[1]} columns, the model {vision.patch_columns}")
-                batch["patches"][b, where] = image.patches
-                batch["patch_segment_ids"][b, where] = image_number
-                batch["patch_coords"][b, where] = rotary_coordinates(image.grid, merge)
-                index, weight = table_corners(image.grid, merge, vision.table_side)
-                batch["pos_index"][b, where], batch["pos_weight"][b, where] = index, weight
+            for name in extras:
+                batch[name][b, span] = example.extras[name]
+            for start, height, width in runs:
+                pads = slice(begin + start, begin + start + height * width)
+                batch["visual_index"][b, pads] = next(offset_of) // merge**2 + np.arange(height * width)
             begin = span.stop
-    return batch | extras
+    return batch
 
 
-def lay_out_prompts(
-    prompts: Sequence[Example], config: QwenVLConfig, token_budget: int, patch_budget: int
-) -> Batch:
+def _put_images(
+    batch: Batch, row: int, images: Sequence[ImagePatches], offsets: Sequence[int], config: QwenVLConfig
+) -> None:
+    vision = config.vision
+    for number, (image, offset) in enumerate(zip(images, offsets), start=1):
+        if image.grid[0] % vision.merge_size or image.grid[1] % vision.merge_size:
+            raise DataError(f"image grid {image.grid} is no multiple of the merge size {vision.merge_size}")
+        if image.patches.shape[1] != vision.patch_columns:
+            raise DataError(f"patches have {image.patches.shape[1]} columns, the model takes {vision.patch_columns}")
+        span = slice(offset, offset + len(image.patches))
+        index, weight = table_corners(image.grid, vision.merge_size, vision.table_side)
+        batch["patches"][row, span] = image.patches
+        batch["patch_segment_ids"][row, span] = number
+        batch["patch_coords"][row, span] = rotary_coordinates(image.grid, vision.merge_size)
+        batch["pos_index"][row, span] = index
+        batch["pos_weight"][row, span] = weight
+
+
+def lay_out_prompts(prompts: Sequence[Example], config: QwenVLConfig, token_budget: int, patch_budget: int) -> Batch:
     """Lays out one prompt per row, right-padded, for prefill and decoding.
 
     Returns:

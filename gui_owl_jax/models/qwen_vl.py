@@ -64,14 +64,8 @@ def logical_axes(config: QwenVLConfig) -> Params:
         own = variable.get_metadata()["axes"]
         return ("layers",) * (len(variable.shape) - len(own)) + own
 
-    variables = nnx.to_flat_state(_abstract(config)[1])
-    tree: Params = {}
-    for path, variable in variables:
-        node = tree
-        for name in path[:-1]:
-            node = node.setdefault(name, {})
-        node[path[-1]] = axes(variable)
-    return tree
+    tree = jax.tree.map(axes, _abstract(config)[1], is_leaf=lambda node: isinstance(node, nnx.Variable))
+    return nnx.to_pure_dict(tree)
 
 
 def encode_images(
@@ -149,7 +143,7 @@ def prefill(
       config: shapes.
       params: as `init_params` makes them.
       batch: arrays of `lay_out_prompts`; lengths int [B] counts each row's tokens.
-      cache_length: slots S per row, at least L. Slot i holds token i; what padding left behind is overwritten or masked.
+      cache_length: slots S per row, at least L. Slot i holds token i; what padding leaves is overwritten or masked.
       dtype: of activations, matmuls and cache.
       implementation: of the attention.
 
@@ -201,9 +195,7 @@ def _forward(
     implementation: str,
     keep_kv: bool,
 ) -> tuple[jax.Array, KVCache | None]:
-    features, deepstack = encode_images(
-        config, params, batch, dtype=dtype, remat=remat, implementation=implementation
-    )
+    features, deepstack = encode_images(config, params, batch, dtype=dtype, remat=remat, implementation=implementation)
     text = _bind(config, params).text
     h = text.embed.embedding[...].astype(dtype)[batch["tokens"]]
     if features.shape[1]:

@@ -29,7 +29,7 @@ def text_rope(config: TextConfig, positions: jax.Array) -> tuple[jax.Array, jax.
 
 
 def vision_rope(config: VisionConfig, coords: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns cos and sin, float32 [B, P, 1, H / 2], for patch (row, column) int [B, P, 2]: rows turn the first half."""
+    """Returns cos and sin, float32 [B, P, 1, H / 2], for (row, column) int [B, P, 2]; rows turn the first half."""
     quarter = config.head_width // 4
     frequencies = config.rope_theta ** (-np.arange(quarter, dtype=np.float64) / quarter)
     angles = coords[..., None].astype(jnp.float32) * frequencies.astype(np.float32)

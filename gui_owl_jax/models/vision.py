@@ -32,7 +32,7 @@ def image_segments(patch_segment_ids: jax.Array) -> jax.Array:
 
 
 def tapped_spans(config: VisionConfig) -> list[tuple[int, int]]:
-    """Returns the runs of blocks that end right behind a tapped block, then the rest; (5, 11) of 24: 0-6, 6-12, 12-24."""
+    """Returns [start, stop) of the runs of blocks up to each tapped one, then the rest; (5, 11): 0-6, 6-12, 12-24."""
     ends = [index + 1 for index in config.deepstack_indexes]
     return list(zip([0, *ends], [*ends, config.blocks]))
 
@@ -71,7 +71,7 @@ class Block(nnx.Module):
 class Merger(nnx.Module):
     """Joins the m * m adjacent patches of a token and maps them to the decoder's width.
 
-    The main merger normalises each patch before joining (norm width D), the DeepStack mergers the joined vector (m*m*D).
+    The main merger normalises each patch before joining (norm width D), the DeepStack mergers the joined vector.
     """
 
     def __init__(self, config: VisionConfig, *, norm_joined: bool, rngs: nnx.Rngs):
@@ -132,7 +132,8 @@ class VisionTower(nnx.Module):
         features = self.merger(x)
         if not tower.deepstack_indexes:
             return features, jnp.zeros((0, *features.shape), dtype)
-        _, deepstack = scan_layers(lambda merger, _, tap: (None, merger(tap)), self.deepstack, None, jnp.stack(taps[:-1]))
+        levels = jnp.stack(taps[:-1])
+        _, deepstack = scan_layers(lambda merger, _, tap: (None, merger(tap)), self.deepstack, None, levels)
         return features, deepstack
 
     def _embed_patches(self, patches: jax.Array, dtype: jnp.dtype) -> jax.Array:
@@ -142,8 +143,8 @@ class VisionTower(nnx.Module):
         """
         tower = self.config.vision
         area = tower.patch_size**2
-        mean = np.repeat(np.float32(self.config.image_mean), area)
-        std = np.repeat(np.float32(self.config.image_std), area)
+        mean = np.repeat(np.asarray(self.config.image_mean, np.float32), area)
+        std = np.repeat(np.asarray(self.config.image_std, np.float32), area)
         pixels = (patches.astype(jnp.float32) / 255 - mean) / std
         kernel = self.patch_embed.kernel[...].reshape(tower.channels, tower.temporal_patch_size, area, tower.width)
         kernel = kernel.sum(axis=1).reshape(tower.patch_columns, tower.width)

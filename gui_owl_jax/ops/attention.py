@@ -77,9 +77,7 @@ def _einsum(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array | None) ->
     return jnp.einsum("bkgls,bskh->blkgh", weights, v).reshape(batch, length, heads, width)
 
 
-def _splash(
-    q: jax.Array, k: jax.Array, v: jax.Array, segment_ids: jax.Array | None, causal: bool
-) -> jax.Array:
+def _splash(q: jax.Array, k: jax.Array, v: jax.Array, segment_ids: jax.Array | None, causal: bool) -> jax.Array:
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernel
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
@@ -93,8 +91,7 @@ def _splash(
         block_q_dkv=block, block_kv_dkv=block, block_kv_dkv_compute=block,
         block_q_dq=block, block_kv_dq=block,
     )  # fmt: skip
-    make = kernel.make_splash_mqa_single_device if k.shape[2] == 1 else kernel.make_splash_mha_single_device
-    attend = make(
+    attend = kernel.make_splash_mha_single_device(
         mask=masks.MultiHeadMask([mask_type((length, length))] * heads),
         block_sizes=sizes,
         interpret=jax.default_backend() != "tpu",

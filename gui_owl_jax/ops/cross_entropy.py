@@ -29,9 +29,7 @@ def token_logps(
     return token_statistics(hidden, kernel, targets, chunk=chunk)[:2]
 
 
-def token_statistics(
-    hidden: jax.Array, kernel: jax.Array, targets: jax.Array, *, chunk: int = 128
-) -> TokenStatistics:
+def token_statistics(hidden: jax.Array, kernel: jax.Array, targets: jax.Array, *, chunk: int = 128) -> TokenStatistics:
     """Scores targets under softmax(hidden @ kernel), chunk by chunk along the tokens.
 
     At most [B, chunk, V] logits exist at a time, forward and backward: the backward pass computes them again. Rows stay

@@ -21,7 +21,7 @@ from gui_owl_jax.agent.errors import ParseError
 from gui_owl_jax.agent.parsing import parse_response
 from gui_owl_jax.agent.trajectory import Observation, Step, Trajectory
 from gui_owl_jax.hf.processor import EncodedPrompt, Processor
-from gui_owl_jax.rollout.engine import Engine, Sample, request_seed
+from gui_owl_jax.rollout.engine import Sample, request_seed
 
 
 class Pool(Protocol):
@@ -38,21 +38,43 @@ class Pool(Protocol):
         ...
 
 
+class Sampler(Protocol):
+    """What the loop needs of an engine (`engine.Engine`)."""
+
+    def generate(self, params: Any, prompts: Sequence[EncodedPrompt], seeds: np.ndarray) -> Sequence[Sample]:
+        """Samples one response per prompt."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Screen:
+    """What an episode shows: the observation, and the boxes of its Set-of-Marks labels (for reports only)."""
+
+    observation: Observation
+    marks: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, result: Any) -> _Screen:
+        marks = {str(e.label): list(map(int, e.box)) for e in result.elements if e.label is not None}
+        return cls(result.observation, marks)
+
+
 @dataclasses.dataclass
 class _Episode:
-    """A running episode; `image_steps` of its prompts index `steps` plus the current observation."""
+    """A running episode; `shown` are the screens of its steps, `screen` is the current one."""
 
     index: int
     task: Any
-    observation: Observation
+    screen: _Screen
     state_hash: str
     steps: list[Step] = dataclasses.field(default_factory=list)
+    shown: list[_Screen] = dataclasses.field(default_factory=list)
 
 
 def run_episodes(
     pool: Pool,
-    engine: Engine,
-    params,
+    engine: Sampler,
+    params: Any,
     processor: Processor,
     tasks: Sequence[Any],
     context: ContextConfig,
@@ -72,64 +94,56 @@ def run_episodes(
       tasks: TaskSpecs; the same task may occur several times (a group).
       context: the prompt's window and style.
       seed: integers that seed every draw together with (episode, turn).
-      scramble: the control of a blind agent: in every wave, screenshots are passed on between the running episodes
-        of one device family, so that an agent acts on a screen of another task.
+      scramble: the control of a blind agent: in every wave, screenshots are passed on between episodes of one device
+        family, so that an agent acts on a screen of another task, never on its own.
       progress: label of a progress bar; empty for none.
       source: the trajectories' source field.
 
     Returns:
-      one Trajectory per task; `outcome` is None and `failure` set where the environment failed.
+      One Trajectory per task; `outcome` is None and `failure` set where the environment failed. Where screens have
+      Set-of-Marks labels, metadata["marks"] holds one {label: [x, y, width, height]} per step.
     """
     waiting = list(range(len(tasks)))[::-1]
     running: dict[int, _Episode] = {}
-    finished: list[Trajectory | None] = [None] * len(tasks)
-    bar = tqdm.tqdm(total=len(tasks), desc=progress, unit="episode", disable=not progress, mininterval=1.0)
+    finished: dict[int, Trajectory] = {}
+    passer = _Passer()
+    with tqdm.tqdm(total=len(tasks), desc=progress, unit="episode", disable=not progress, mininterval=1.0) as bar:
+        while waiting or running:
+            free = [slot for slot in range(pool.size) if slot not in running]
+            starts = {slot: waiting.pop() for slot in free[: len(waiting)]}
+            for slot, result in pool.reset({slot: tasks[i] for slot, i in starts.items()}).items():
+                index, task = starts[slot], tasks[starts[slot]]
+                if _failed(result):
+                    finished[index] = _trajectory(_Episode(index, task, _NOTHING, ""), source, failure=result)
+                else:
+                    running[slot] = _Episode(index, task, _Screen.of(result), result.state_hash)
 
-    def finish(episode: _Episode, outcome: int | None, subtasks=(), failure: str = "") -> None:
-        finished[episode.index] = _trajectory(episode, outcome, subtasks, failure, source)
-        bar.update()
+            slots = sorted(running, key=lambda s: running[s].index)
+            episodes = [running[slot] for slot in slots]
+            screens = passer(episodes) if scramble else [episode.screen for episode in episodes]
+            prompts = [_prompt(e, screen.observation, processor, context) for e, screen in zip(episodes, screens)]
+            seeds = [request_seed(*seed, episode.index, len(episode.steps)) for episode in episodes]
+            samples = engine.generate(params, [p for p, _ in prompts], np.stack(seeds)) if episodes else []
+            for episode, screen, (prompt, image_steps), sample in zip(episodes, screens, prompts, samples):
+                episode.steps.append(_step(episode, screen.observation, prompt, image_steps, sample, processor))
+                episode.shown.append(screen)
 
-    while waiting or running:
-        free = [slot for slot in range(pool.size) if slot not in running]
-        starts = {slot: waiting.pop() for slot in free[: len(waiting)]}
-        for slot, result in pool.reset({slot: tasks[i] for slot, i in starts.items()}).items() if starts else ():
-            episode = _Episode(starts[slot], tasks[starts[slot]], _BLANK, "")
-            if _failed(result):
-                finish(episode, None, failure=f"{result.kind}: {result.message}")
-                continue
-            running[slot] = dataclasses.replace(
-                episode, observation=result.observation, state_hash=result.state_hash, steps=[]
-            )
-        if not running:
-            continue
-        slots = sorted(running, key=lambda s: running[s].index)
-        screens = {slot: running[slot].observation for slot in slots}
-        if scramble:
-            screens = _pass_on(screens, {slot: running[slot].task.family for slot in slots})
-        prompts = [_prompt(running[slot], screens[slot], processor, context) for slot in slots]
-        seeds = np.stack([request_seed(*seed, running[s].index, len(running[s].steps)) for s in slots])
-        samples = engine.generate(params, [p for p, _ in prompts], seeds)
-        actions = {}
-        for slot, (prompt, image_steps), sample in zip(slots, prompts, samples):
-            step = _step(running[slot], screens[slot], prompt, image_steps, sample, processor)
-            running[slot].steps.append(step)
-            actions[slot] = step.action
-        for slot, result in pool.step(actions).items():
-            episode = running[slot]
-            if _failed(result):
-                finish(running.pop(slot), None, failure=f"{result.kind}: {result.message}")
-            elif result.done:
-                finish(running.pop(slot), int(result.success), result.subtasks)
-            else:
-                episode.observation, episode.state_hash = result.observation, result.state_hash
-    bar.close()
-    return [t for t in finished if t is not None]
+            for slot, result in pool.step({slot: running[slot].steps[-1].action for slot in slots}).items():
+                episode = running[slot]
+                if _failed(result):
+                    finished[episode.index] = _trajectory(running.pop(slot), source, failure=result)
+                elif result.done:
+                    finished[episode.index] = _trajectory(running.pop(slot), source, ending=result)
+                else:
+                    episode.screen, episode.state_hash = _Screen.of(result), result.state_hash
+            bar.update(len(finished) - bar.n)
+    return [finished[i] for i in range(len(tasks))]
 
 
-_BLANK = Observation(np.zeros((1, 1, 3), np.uint8))
+_NOTHING = _Screen(Observation(np.zeros((1, 1, 3), np.uint8)))
 
 
-def _failed(result) -> bool:
+def _failed(result: Any) -> bool:
     """Pools answer with a step result or with a failure, which has a kind."""
     return hasattr(result, "kind")
 
@@ -138,9 +152,10 @@ def _prompt(
     episode: _Episode, screen: Observation, processor: Processor, context: ContextConfig
 ) -> tuple[EncodedPrompt, tuple[int, ...]]:
     """The encoded prompt of the next turn and the indices of the steps whose screenshots it shows."""
-    messages = build_messages(episode.task.instruction, episode.task.family, episode.steps, context)
+    task, steps = episode.task, episode.steps
+    messages = build_messages(task.instruction, task.family, steps, context, observation_text=screen.text)
     image_steps = tuple(part.step for m in messages for part in m.content if not isinstance(part, str))
-    images = {i: (episode.steps[i].observation if i < len(episode.steps) else screen).image for i in image_steps}
+    images = {i: (steps[i].observation if i < len(steps) else screen).image for i in image_steps}
     return processor.encode_prompt(messages, images), image_steps
 
 
@@ -153,10 +168,9 @@ def _step(
     processor: Processor,
 ) -> Step:
     """What the sampled ids mean, with the ids themselves kept for training."""
-    text = processor.decode_response(sample.token_ids)
-    common = dict(
+    step = Step(
         observation=screen,
-        response=text,
+        response=processor.decode_response(sample.token_ids),
         token_ids=sample.token_ids,
         logps=sample.logps,
         sampler_logps=sample.sampler_logps,
@@ -165,36 +179,61 @@ def _step(
         state_hash=episode.state_hash,
     )
     try:
-        parsed = parse_response(text, episode.task.family)
+        parsed = parse_response(step.response, episode.task.family)
     except ParseError as error:
-        return Step(**common, error=str(error.reason))
-    return Step(**common, thought=parsed.thought, conclusion=parsed.conclusion, action=parsed.action)
+        return dataclasses.replace(step, error=str(error.reason))
+    return dataclasses.replace(step, thought=parsed.thought, conclusion=parsed.conclusion, action=parsed.action)
 
 
-def _pass_on(screens: Mapping[int, Observation], families: Mapping[int, DeviceFamily]) -> dict[int, Observation]:
-    """Every slot gets the screen of the next slot of its device family, in a ring."""
-    passed = dict(screens)
-    for family in set(families.values()):
-        ring = [slot for slot in screens if families[slot] == family]
-        for slot, other in zip(ring, ring[1:] + ring[:1]):
-            passed[slot] = screens[other]
-    return passed
+class _Passer:
+    """Passes screens on between the running episodes of a device family.
+
+    Every episode gets the screen of the next one in the ring that has another task. Where all have the same task (the
+    last episode that runs has no other), it is the latest screen of another task that was seen before; where there
+    was none, a blank one. Tasks of the episodes A A B, all of one family: they get the screens of B, B, the first A.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[DeviceFamily, dict[str, _Screen]] = {}  # the latest screens of the latest two tasks
+
+    def __call__(self, episodes: Sequence[_Episode]) -> list[_Screen]:
+        """The screen that each episode shall be shown."""
+        passed = [self._pass_on(i, episodes) for i in range(len(episodes))]
+        for episode in episodes:
+            seen = self._seen.setdefault(episode.task.family, {})
+            seen.pop(episode.task.task_id, None)
+            seen[episode.task.task_id] = episode.screen
+            while len(seen) > 2:
+                del seen[next(iter(seen))]
+        return passed
+
+    def _pass_on(self, index: int, episodes: Sequence[_Episode]) -> _Screen:
+        own = episodes[index]
+        for other in (*episodes[index + 1 :], *episodes[:index]):
+            if other.task.family == own.task.family and other.task.task_id != own.task.task_id:
+                return other.screen
+        for task_id, screen in reversed(self._seen.get(own.task.family, {}).items()):
+            if task_id != own.task.task_id:
+                return screen
+        return _Screen(Observation(np.zeros_like(own.screen.observation.image)))
 
 
-def _trajectory(
-    episode: _Episode, outcome: int | None, subtasks: Sequence[bool], failure: str, source: str
-) -> Trajectory:
+def _trajectory(episode: _Episode, source: str, *, ending: Any = None, failure: Any = None) -> Trajectory:
+    """The episode as a trajectory, by its last step result or by the failure that ended it."""
     task = episode.task
+    metadata: dict[str, object] = {"template": task.template, "split": task.split}
+    if any(screen.marks for screen in episode.shown):
+        metadata["marks"] = [dict(screen.marks) for screen in episode.shown]
     return Trajectory(
         task_id=task.task_id,
         app=task.app,
         family=task.family,
         instruction=task.instruction,
         steps=tuple(episode.steps),
-        outcome=outcome,
+        outcome=None if ending is None else int(ending.success),
         source=source,
         seed=task.seed,
-        subtasks=tuple(subtasks),
-        failure=failure,
-        metadata={"template": task.template},
+        subtasks=() if ending is None else tuple(map(bool, ending.subtasks)),
+        failure="" if failure is None else f"{failure.kind}: {failure.message}",
+        metadata=metadata,
     )

@@ -102,7 +102,7 @@ class Checkpoints:
     @property
     def latest_step(self) -> int | None:
         """The newest committed step, None when there is none."""
-        return self.steps[-1] if self.steps else None
+        return max(self.steps, default=None)
 
     def path(self, step: int) -> epath.Path:
         """The folder of one checkpoint."""

@@ -100,7 +100,7 @@ def test_locate_examples_answer_in_the_order_asked(screens, processor, context):
         task, answer = parts(source[index], processor)
         names = task.removeprefix("Find ").removesuffix(".").split(", ")
         assert len(names) == min(3, len(by_name)) and len(set(names)) == len(names)
-        assert answer.split("\n") == [by_name[name] for name in names]
+        assert answer.split("\n") == [f" {name} {by_name[name]}" for name in names]
     assert parts(source[0], processor) != parts(source[1], processor)
     assert parts(source[0], processor) == parts(source[0], processor)
     with pytest.raises(IndexError):

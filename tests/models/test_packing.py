@@ -13,8 +13,8 @@ from gui_owl_jax.ops.cross_entropy import token_logps
 NANO = get_preset("nano")
 CONFIG = dataclasses.replace(
     NANO,
-    vision=dataclasses.replace(NANO.vision, blocks=3, deepstack_indexes=(0, 2), mlp_width=96, num_position_embeddings=49),
-    text=dataclasses.replace(NANO.text, mlp_width=160),
+    vision=dataclasses.replace(NANO.vision, mlp_width=96, num_position_embeddings=49),
+    text=dataclasses.replace(NANO.text, layers=2, mlp_width=160),
     tie_word_embeddings=False,
 )
 # Text lengths and image grids; two examples hold two images of different sizes, one holds none.
@@ -38,7 +38,9 @@ def losses_and_gradients(config, params, examples, rows, token_budget, patch_bud
         mask = batch["loss_mask"][:, 1:]
         return -(logps * mask).sum() / mask.sum(), logps
 
-    (value, logps), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+    # Compiled in haste: this runs once.
+    compiled = jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options={"xla_backend_optimization_level": 0})
+    (value, logps), gradients = compiled(params)
     by_example = {}
     for b, row in enumerate(rows):
         for segment, index in enumerate(row, start=1):

@@ -71,9 +71,7 @@ def test_padding_changes_nothing(params, example):
     rng = np.random.default_rng(1)
     padded["patches"][:, 24:] = rng.integers(0, 256, padded["patches"][:, 24:].shape)
     padded["tokens"][:, 16:] = 7
-    np.testing.assert_allclose(
-        hidden(NANO, params, padded)[:, :16], hidden(NANO, params, plain), rtol=0, atol=2e-5
-    )
+    np.testing.assert_allclose(hidden(NANO, params, padded)[:, :16], hidden(NANO, params, plain), rtol=0, atol=2e-5)
 
 
 def test_text_needs_no_patches(params, random_example):

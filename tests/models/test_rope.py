@@ -42,9 +42,7 @@ def test_scores_depend_on_distance_alone():
     q, k = jax.random.normal(jax.random.key(0), (2, 1, 1, 1, config.head_width))
 
     def score(at_q: int, at_k: int) -> jax.Array:
-        turned = [
-            rope.rotate(x, rope.text_rope(config, jnp.full((1, 1, 3), at))) for x, at in ((q, at_q), (k, at_k))
-        ]
+        turned = [rope.rotate(x, rope.text_rope(config, jnp.full((1, 1, 3), at))) for x, at in ((q, at_q), (k, at_k))]
         return (turned[0] * turned[1]).sum()
 
     np.testing.assert_allclose(score(5, 2), score(105, 102), rtol=1e-4)

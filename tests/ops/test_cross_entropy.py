@@ -1,6 +1,7 @@
 """Chunked log-probabilities: values, gradients, and that the full logits never exist."""
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -64,7 +65,7 @@ def largest_array(jaxpr) -> int:
         for variable in equation.outvars:
             if jnp.issubdtype(variable.aval.dtype, jnp.floating):
                 sizes.append(variable.aval.size)
-        sizes += [largest_array(inner) for inner in jax.core.jaxprs_in_params(equation.params)]
+        sizes += [largest_array(inner) for inner in jax.extend.core.jaxprs_in_params(equation.params)]
     return max(sizes)
 
 
