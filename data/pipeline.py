@@ -188,9 +188,7 @@ def make_pipeline(
     budget = dataclasses.replace(budget, rows=budget.rows // own)
     packed = [
         PackedBatches(
-            make_examples(
-                sources, weights=weights, seed=seed, shuffle=shuffle, repeat=repeat, host=lane, hosts=lanes
-            ),
+            make_examples(sources, weights=weights, seed=seed, shuffle=shuffle, repeat=repeat, host=lane, hosts=lanes),
             config,
             budget,
             workers=workers,
