@@ -16,7 +16,7 @@ def get_config(arg: str = "") -> ConfigDict:
     config.model.update({"preset": "nano", "vision_window": 64})
     config.image.update({"min_pixels": 1024, "max_pixels": 262144})
     config.context.update({"history_n": 0, "style": "compact"})
-    config.data.update({"rows": 32, "token_budget": 192, "patch_budget": 192})
+    config.data.update({"rows": 32, "token_budget": 144, "patch_budget": 128})
     config.optimizer.update({"name": "muon", "learning_rate": 5e-3, "warmup_steps": 20, "weight_decay_rules": ()})
     config.env.update({"slots": 64})
     config.sampler.update(
@@ -27,5 +27,5 @@ def get_config(arg: str = "") -> ConfigDict:
             "patch_buckets": (64, 128, 256),
         }
     )
-    config.rl.update({"tasks": 6, "token_budget": 192, "patch_budget": 192})
+    config.rl.update({"tasks": 6, "token_budget": 144, "patch_budget": 128})
     return config

@@ -15,6 +15,6 @@ def get_config(arg: str = "") -> ConfigDict:
     config = nano.get_config()
     config.init = f"{run}/pretrain"
     config.data.path = f"{run}/data/train"
-    config.steps = 300
-    config.optimizer.learning_rate = 2e-3
+    config.steps = 130
+    config.optimizer.update({"learning_rate": 4e-3, "schedule": "linear"})
     return config

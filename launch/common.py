@@ -63,6 +63,9 @@ def run_main(main: Callable[[list[str]], None]) -> None:
             _give_up(type(error).__name__, error)
 
     logging.use_absl_handler()
+    # What installed libraries tell (a page per checkpoint) is shown from warnings on.
+    warning = logging.converter.STANDARD_WARNING
+    logging.get_absl_handler().addFilter(lambda r: r.levelno >= warning or "site-packages" not in r.pathname)
     app.run(guarded, flags_parser=parse)
 
 

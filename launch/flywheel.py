@@ -45,6 +45,7 @@ def main(argv: list[str]) -> None:
         )
         if EXAMPLE.value and jax.process_index() == 0:
             (task,) = world.tasks("heldout", 1, config.seed)[:1]
+            pathlib.Path(EXAMPLE.value).parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(pool.reset({0: task})[0].observation.image).save(f"{EXAMPLE.value}.png")
             pathlib.Path(f"{EXAMPLE.value}.txt").write_text(task.instruction)
     # Screens arrive as fast as their environments answer; sorted, a second run writes the same files.

@@ -36,7 +36,6 @@ def train(config: ConfigDict, workdir: str) -> None:
         common.check_rows(rows * jax.process_count(), mesh, "rl.row_buckets (times processes)")
     policy = common.load_policy(config, config.init, mesh=mesh)
     model, reference = policy.model, policy.params
-    common.start_run(workdir, config, policy)
 
     updates = config.steps * config.rl.epochs
     optimizer = common.build(OptimizerConfig, {**config.optimizer, "total_steps": updates}, "optimizer")
@@ -54,6 +53,7 @@ def train(config: ConfigDict, workdir: str) -> None:
     world = worlds.open_world(config.env)
     history = groups.TaskHistory.empty(world.templates())
 
+    common.start_run(workdir, config, policy)
     hidden = jax.process_index() != 0
     with (
         world.pool() as pool,

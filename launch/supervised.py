@@ -69,7 +69,6 @@ def train(config: ConfigDict, workdir: str) -> None:
     common.check_rows(config.data.rows, mesh, "data.rows")
     policy = common.load_policy(config, config.init, mesh=mesh)
     model, params = policy.model, policy.params
-    common.start_run(workdir, config, policy)
 
     optimizer = common.build(OptimizerConfig, {**config.optimizer, "total_steps": config.steps}, "optimizer")
     compute = common.build(steps.ComputeConfig, config.compute, "compute")
@@ -90,6 +89,7 @@ def train(config: ConfigDict, workdir: str) -> None:
         )
     )
 
+    common.start_run(workdir, config, policy)
     hidden = jax.process_index() != 0
     with (
         Checkpoints(folder / "checkpoints", keep=config.keep_checkpoints) as checkpoints,

@@ -1,4 +1,4 @@
-"""One task per seed: press the button that belongs to the colour of the screen, twice."""
+"""One task per seed: press the right one of two buttons, twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The environment: a wrong button ends the episode."""
+"""The environment: a wrong button ends the episode, and nothing on the screen says which is right."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from envs.interface import StepResult, TaskSpec
 from gui_owl_jax.agent.actions import Action
 from gui_owl_jax.agent.trajectory import Observation
-from tests.launch.coin.tasks import BUTTONS, LENGTH
+from tests.launch.coin.tasks import LENGTH
 
 
 class Coin:
@@ -33,8 +33,7 @@ class Coin:
         pass
 
     def _result(self, done: bool) -> StepResult:
-        buttons = self._task.params["buttons"]
-        colour = 200 * BUTTONS.index(buttons[min(self._right, LENGTH - 1)])
+        colour = (self._task.seed + 100 * self._right) % 256
         return StepResult(
             observation=Observation(np.full((32, 32, 3), colour, np.uint8)),
             done=done,
