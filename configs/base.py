@@ -74,9 +74,10 @@ def get_config(arg: str = "") -> ConfigDict:
     # MRPO. The next four sections are the fields of rl.strategies.SelectionConfig, rl.advantages.AdvantageConfig,
     # rl.objective.ObjectiveConfig and rl.schedule.ScheduleConfig.
     config.selection = ConfigDict({"strategy": "swap1", "group_size": 8, "weighting": "inclusion"})
-    config.advantage = ConfigDict({"kind": "grpo", "baseline": "group"})
+    config.advantage = ConfigDict({"kind": "grpo", "baseline": "group", "negative_scale": 1.0})
     config.objective = ConfigDict(
         {"clip_low": 0.2, "clip_high": 0.28, "kl_coefficient": 0.01, "kl_estimator": "k3", "importance": "token"}
+        | {"aggregation": "sequence_mean"}
     )
     config.schedule = ConfigDict({"kind": "alternating", "stage_length": 8, "order": ("mobile", "desktop", "web")})
     config.rl = ConfigDict(
@@ -85,6 +86,7 @@ def get_config(arg: str = "") -> ConfigDict:
             "oversample": 2,  # k: a pool is k n rollouts
             "task_weights": "uniform",  # uniform | unstable | posterior, over task templates
             "task_floor": 0.2,
+            "trajectory_mean": True,  # every trajectory counts the same, however many steps it took
             "transport": "ids",  # ids | retokenize; the latter only to show what it costs
             "epochs": 1,  # passes over a batch of rollouts
             "row_buckets": (16, 32, 48, 64),

@@ -27,5 +27,5 @@ def get_config(arg: str = "") -> ConfigDict:
             "patch_buckets": (64, 128, 256),
         }
     )
-    config.rl.update({"tasks": 6, "token_budget": 144, "patch_budget": 128})
+    config.rl.update({"tasks": 6, "token_budget": 208, "patch_budget": 128, "row_buckets": (40, 80, 120)})
     return config

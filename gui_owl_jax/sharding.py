@@ -13,6 +13,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from gui_owl_jax.agent.errors import ConfigError
+from gui_owl_jax.models import qwen_vl
+from gui_owl_jax.models.config import QwenVLConfig
 
 MESH_AXES = ("data", "fsdp", "tensor", "expert")
 
@@ -83,10 +85,8 @@ def tree_shardings(axes: Any, shapes: Any, mesh: Mesh) -> Any:
     return jax.tree.map(lambda leaf, names: NamedSharding(mesh, partition_spec(names, leaf.shape, mesh)), shapes, axes)
 
 
-def param_shardings(config: Any, mesh: Mesh) -> Any:
-    """Returns the NamedShardings of a model's parameters (config: QwenVLConfig)."""
-    from gui_owl_jax.models import qwen_vl  # here, because the models stand on this module
-
+def param_shardings(config: QwenVLConfig, mesh: Mesh) -> Any:
+    """Returns the tree of NamedShardings of a model's parameters."""
     return tree_shardings(qwen_vl.logical_axes(config), qwen_vl.abstract_params(config), mesh)
 
 

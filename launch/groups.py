@@ -124,14 +124,19 @@ def make_batch(
 ) -> dict[str, np.ndarray]:
     """Packs every step of every selected trajectory into rows, of a number that all hosts agree on (`row_count`).
 
+    With rl.trajectory_mean every trajectory counts the same, however many steps it took (its weight is shared out among
+    them; use objective.aggregation "sequence_mean"). Otherwise a failure, which uses up its budget of steps, counts
+    more than a success, and the update mostly pushes down: measured on the nano model, it unlearns its format.
+
     A batch without any member is one empty bucket: the train step changes nothing on it.
     """
     indices, weights = _indices(selections, len(pools[0])), np.asarray(selections.weights)
-    examples = [
-        rl_example(pools[i][indices[i, j]], step, policy.processor, float(advantages[i, j]), float(weights[i, j]))
-        for i, j in zip(*np.nonzero(weights > 0))
-        for step in range(len(pools[i][indices[i, j]].steps))
-    ]
+    examples = []
+    for i, j in zip(*np.nonzero(weights > 0)):
+        trajectory = pools[i][indices[i, j]]
+        weight = float(weights[i, j]) / (len(trajectory.steps) if rl.trajectory_mean else 1)
+        for step in range(len(trajectory.steps)):
+            examples.append(rl_example(trajectory, step, policy.processor, float(advantages[i, j]), weight))
     if not examples:
         none = np.zeros(1, np.float32)
         names = ("logps", "sampler_logps", "advantages", "weights")

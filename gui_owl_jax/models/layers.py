@@ -118,8 +118,8 @@ def scan_layers(
         return call(layer_x[0], carry, layer_x[1])
 
     chosen = jax.tree.map(lambda a: a[start:stop], layers) if start or stop is not None else layers
-    length = jax.tree.leaves(chosen)[0].shape[0]
     # A loop over one or two layers saves no compile time worth its bookkeeping.
-    return jax.lax.scan(
-        jax.checkpoint(body, prevent_cse=False) if remat else body, carry, (chosen, xs), unroll=length <= 2
-    )
+    unroll = jax.tree.leaves(chosen)[0].shape[0] <= 2
+    if remat:
+        body = jax.checkpoint(body, prevent_cse=unroll)  # a loop keeps XLA from merging both passes by itself
+    return jax.lax.scan(body, carry, (chosen, xs), unroll=unroll)

@@ -38,6 +38,9 @@ class AdvantageConfig:
       step_weight: factor of the step advantages.
       discount: per step, for the returns of `step_advantages`.
       eps: added to the standard deviation in grpo.
+      negative_scale: factor of negative advantages. A policy of low entropy already gives its successes all the
+        probability there is, so that an update mostly takes away from failures and the mass lands anywhere; below 1
+        successes lead. 1 is the published objective.
     """
 
     kind: str = "grpo"
@@ -46,8 +49,11 @@ class AdvantageConfig:
     step_weight: float = 1.0
     discount: float = 0.95
     eps: float = 1e-6
+    negative_scale: float = 1.0
 
     def __post_init__(self) -> None:
+        if self.negative_scale < 0:
+            raise ConfigError(f"negative_scale = {self.negative_scale} must not be negative")
         for field, allowed in (
             ("kind", KINDS),
             ("baseline", ("group", "pool")),

@@ -15,15 +15,13 @@ def get_config(arg: str = "supervised,") -> ConfigDict:
     config.env.update({"world": "tests.launch.coin", "slots": 4})
     config.model.vision_window = 0
     config.context.history_n = 1
-    config.sampler.update(
-        {"max_new_tokens": 20, "row_buckets": (8,), "length_buckets": (128,), "patch_buckets": (8,)}
-    )
+    config.sampler.update({"max_new_tokens": 20, "row_buckets": (8,), "length_buckets": (128,), "patch_buckets": (8,)})
     config.data.update({"path": f"{folder}/data", "rows": 4, "token_budget": 128, "patch_budget": 16})
     config.optimizer.update({"schedule": "constant", "warmup_steps": 2})
-    config.update({"steps": 40, "log_every": 5, "checkpoint_every": 6})
+    config.update({"steps": 40, "log_every": 4, "checkpoint_every": 9})
     if stage == "mrpo":
         config.init = f"{folder}/sft"
-        config.update({"steps": 9, "checkpoint_every": 2})
+        config.update({"steps": 8, "checkpoint_every": 3})
         config.optimizer.learning_rate = 1e-3
         config.selection.group_size = 2
         config.schedule.order = ("mobile",)

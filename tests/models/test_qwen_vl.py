@@ -159,6 +159,19 @@ def test_remat_changes_no_gradient(params, example):
         np.testing.assert_allclose(own, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_remat_keeps_less(params, example):
+    batch = layout.lay_out_rows([[example] * 8] * 4, NANO, 128, 192)
+
+    def kept(remat):
+        pullback = jax.eval_shape(
+            lambda p: jax.vjp(lambda p: qwen_vl.hidden_states(NANO, p, batch, remat=remat), p)[1], params
+        )
+        return sum(leaf.size for leaf in jax.tree.leaves(pullback))
+
+    weights = sum(leaf.size for leaf in jax.tree.leaves(params))
+    assert kept(True) - weights < 0.2 * (kept(False) - weights)
+
+
 def test_cache_dtype_and_shape(params, example):
     cache = qwen_vl.init_cache(NANO, 2, 20, jnp.bfloat16)
     assert cache.k.shape == cache.v.shape == (3, 2, 20, 2, 32) and cache.k.dtype == jnp.bfloat16

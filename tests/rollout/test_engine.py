@@ -71,9 +71,9 @@ def test_log_probabilities_equal_teacher_forcing(params, prompts):
         logits = full_logits(params, p, sample.token_ids)[:-1]
         rows = np.arange(len(sample.token_ids))
         expected = jax.nn.log_softmax(logits)[rows, sample.token_ids]
-        np.testing.assert_allclose(sample.logps, expected, atol=2e-5)
+        np.testing.assert_allclose(sample.logps, expected, atol=5e-5)
         expected = jax.nn.log_softmax(logits / 0.7)[rows, sample.token_ids]
-        np.testing.assert_allclose(sample.sampler_logps, expected, atol=2e-5)
+        np.testing.assert_allclose(sample.sampler_logps, expected, atol=5e-5)
 
 
 def test_a_request_does_not_depend_on_its_batch(params, prompts):

@@ -1,0 +1,89 @@
+"""kill -9 at random moments of training: the resumed run ends as if nothing had happened, bit for bit."""
+
+from __future__ import annotations
+
+import pathlib
+import random
+import shutil
+import time
+
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from tests.launch.conftest import TINY, finish, start
+
+KILLS = 3
+
+
+def lines(folder: pathlib.Path) -> int:
+    path = folder / "metrics.jsonl"
+    return path.read_text().count("\n") if path.exists() else 0
+
+
+def arrays(folder: pathlib.Path) -> dict[str, np.ndarray]:
+    """Parameters and optimizer state of the latest checkpoint."""
+    checkpoints = folder / "checkpoints"
+    latest = max(int(path.name) for path in checkpoints.iterdir() if path.name.isdigit())
+    found = {}
+    for item in ("params", "optimizer"):
+        tree = ocp.PyTreeCheckpointer().restore(checkpoints / str(latest) / item)
+        found |= {f"{item}.{name}": np.asarray(leaf) for name, leaf in tree.items()}
+    return found
+
+
+def train(stage: str, folder: pathlib.Path, name: str):
+    return start("train", f"--config={TINY}:{stage},{folder}", f"--workdir={folder / name}")
+
+
+def check_resume(stage: str, folder: pathlib.Path, undisturbed: str, seed: int) -> list[int]:
+    """Trains with kills and compares with the undisturbed run; returns the lines of metrics at each kill."""
+    rng = random.Random(seed)
+    disturbed = folder / f"{undisturbed}-killed"
+    whole = lines(folder / undisturbed)
+    # Moments in rising order, else a kill would have to wait for a moment that has passed.
+    moments = sorted(rng.sample(range(whole - 1), KILLS))
+    found = []
+    for moment in moments:
+        process = train(stage, folder, disturbed.name)
+        while lines(disturbed) <= moment and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.6))  # somewhere between that line and the next: in a step, in a checkpoint
+        assert process.poll() is None, f"the run ended before it was killed: {process.communicate()[1][-2000:]}"
+        process.kill()
+        process.communicate()
+        found.append(lines(disturbed))
+    finish(train(stage, folder, disturbed.name))
+
+    assert (disturbed / "metrics.jsonl").read_bytes() == (folder / undisturbed / "metrics.jsonl").read_bytes()
+    expected, resumed = arrays(folder / undisturbed), arrays(disturbed)
+    assert expected.keys() == resumed.keys() and len(expected) > 50
+    for name, value in expected.items():
+        assert value.dtype == resumed[name].dtype
+        np.testing.assert_array_equal(value, resumed[name], err_msg=name)
+    return found
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sharding info not provided")
+
+
+@pytest.fixture(scope="module")
+def folder(coin_folder, tmp_path_factory):
+    """The data, and an undisturbed SFT run."""
+    folder = tmp_path_factory.mktemp("resume")
+    for path in coin_folder.iterdir():
+        shutil.copy(path, folder)
+    finish(train("supervised", folder, "sft"))
+    return folder
+
+
+def test_sft_survives_kills(folder):
+    found = check_resume("supervised", folder, "sft", seed=0)
+    assert found[0] < found[-1] < lines(folder / "sft")
+
+
+def test_mrpo_survives_kills(folder):
+    finish(train("mrpo", folder, "mrpo"))
+    text = (folder / "mrpo" / "metrics.jsonl").read_text()
+    assert '"grad_norm": 0.0' not in text.splitlines()[0]  # groups with both outcomes: there is something to learn
+    check_resume("mrpo", folder, "mrpo", seed=1)

@@ -1,0 +1,83 @@
+"""SFT as two processes: the losses of one process, checkpoints written together, reports by process 0 alone."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import socket
+
+import numpy as np
+import pytest
+
+from data.flywheel.collect import collect
+from data.store import write_trajectories
+from envs.pool import LocalPool
+from envs.virtual import tasks
+from envs.virtual.policies import plan
+from gui_owl_jax.agent.devices import DEVICE_FAMILIES
+from tests.launch.conftest import finish, start
+
+STEPS = 10
+FLAGS = (
+    "--config=configs/nano.py",
+    "--config.stage=supervised",
+    "--config.data.rows=4",
+    "--config.data.lanes=2",
+    "--config.optimizer.name=adamw",
+    "--config.optimizer.learning_rate=1e-3",
+    "--config.optimizer.schedule=constant",
+    "--config.optimizer.warmup_steps=4",
+    "--config.log_every=1",
+    "--config.checkpoint_every=5",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> pathlib.Path:
+    """Scripted trajectories of all device families: examples and screens of several sizes."""
+    folder = tmp_path_factory.mktemp("two")
+    todo = [task for family in DEVICE_FAMILIES for task in tasks.tasks(family, "train", 8, seed=2)]
+    with LocalPool("envs.virtual.world:make", 4) as pool:
+        write_trajectories(folder / "data", collect(pool, todo, plan))
+    return folder
+
+
+def train_together(folder: pathlib.Path, name: str, *flags: str) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    together = ("--config.distributed.enabled=True", f"--config.distributed.coordinator_address=127.0.0.1:{port}",
+                "--config.distributed.num_processes=2", "--config.mesh.data=2")  # fmt: skip
+    common = (*FLAGS, f"--config.data.path={folder / 'data'}", f"--workdir={folder / name}", *together, *flags)
+    processes = [start("train", *common, f"--config.distributed.process_id={i}") for i in range(2)]
+    try:
+        for process in processes:
+            finish(process)
+    finally:  # one that fails leaves the other waiting
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+
+
+def metrics(folder: pathlib.Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_two_processes_train_as_one(folder, run):
+    run("train", *FLAGS, f"--config.data.path={folder / 'data'}", f"--workdir={folder / 'one'}", "--config.steps=10")
+    train_together(folder, "two", "--config.steps=5")
+    train_together(folder, "two", "--config.steps=10")  # goes on from the checkpoint that both wrote
+
+    one, two = metrics(folder / "one"), metrics(folder / "two")
+    assert [line["step"] for line in one] == [line["step"] for line in two] == list(range(1, STEPS + 1))
+    assert [line["tokens"] for line in one] == [line["tokens"] for line in two]
+    losses = np.array([[line["loss"] for line in lines] for lines in (one, two)])
+    assert losses[0, -1] < losses[0, 0] - 1
+    np.testing.assert_allclose(losses[1], losses[0], rtol=0, atol=1e-5)
+
+    written = {path.name for path in (folder / "two").iterdir()}
+    assert {name for name in written if not name.startswith("events")} == {"checkpoints", "metrics.jsonl", "model",
+                                                                          "run.json"}  # fmt: skip
+    assert len([name for name in written if name.startswith("events")]) == 2  # one per run, of process 0
+    assert json.loads((folder / "two" / "run.json").read_text())["config"]["mesh"]["data"] == 2
