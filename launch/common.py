@@ -286,6 +286,9 @@ def setup_devices(config: ConfigDict) -> None:
     if config.distributed.enabled:
         given = {k: v for k, v in config.distributed.to_dict().items() if k != "enabled" and v not in ("", -1)}
         jax.distributed.initialize(**given)  # on a TPU pod all of it is found out by itself
+        # Processes connect at their first collective operation, and wait 30 s for each other at most (gloo). Here they
+        # are together; later one may compile for minutes while the other has its program from the cache.
+        multihost_utils.sync_global_devices("start")
     cache = config.compilation_cache or os.path.join(".cache", "jax")
     jax.config.update("jax_compilation_cache_dir", os.path.abspath(cache))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)

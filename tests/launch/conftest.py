@@ -6,7 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
 
 import pytest
 
@@ -20,26 +20,36 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 TINY = "tests/launch/tiny.py"
 
 
-def start(module: str, *flags: str, **more: str) -> subprocess.Popen:
-    """Starts `python -m launch.MODULE FLAGS` on one CPU device."""
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", **more}
-    environment.pop("XLA_FLAGS", None)
-    command = [sys.executable, "-m", f"launch.{module}", *flags]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=pipe, stderr=pipe, text=True)
+class Main:
+    """A running `python -m launch.MODULE FLAGS` on one CPU device. It prints into files, so that it never waits."""
 
+    def __init__(self, module: str, *flags: str):
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+        environment.pop("XLA_FLAGS", None)
+        self._out, self._err = (tempfile.TemporaryFile("w+") for _ in range(2))
+        command = [sys.executable, "-m", f"launch.{module}", *flags]
+        self.process = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=self._out, stderr=self._err)
 
-def finish(process: subprocess.Popen) -> tuple[str, str]:
-    """Waits for success; returns stdout and stderr."""
-    stdout, stderr = process.communicate(timeout=600)
-    assert process.returncode == 0, stderr[-4000:]
-    return stdout, stderr
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
 
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
 
-@pytest.fixture(scope="session")
-def run() -> Callable[..., str]:
-    """run("evaluate", "--config=...") runs a main to its end and returns its stdout."""
-    return lambda module, *flags: finish(start(module, *flags))[0]
+    def end(self) -> tuple[int, str, str]:
+        """Waits for the end; returns exit code, stdout, stderr."""
+        code = self.process.wait(timeout=900)
+        for file in (self._out, self._err):
+            file.seek(0)
+        return code, self._out.read(), self._err.read()
+
+    def succeed(self) -> str:
+        """Waits for success; returns stdout."""
+        code, out, err = self.end()
+        assert code == 0, err[-4000:]
+        return out
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from tests.launch.conftest import TINY, finish, start
+from tests.launch.conftest import TINY, Main
 
 KILLS = 3
 
@@ -32,8 +32,8 @@ def arrays(folder: pathlib.Path) -> dict[str, np.ndarray]:
     return found
 
 
-def train(stage: str, folder: pathlib.Path, name: str):
-    return start("train", f"--config={TINY}:{stage},{folder}", f"--workdir={folder / name}")
+def train(stage: str, folder: pathlib.Path, name: str) -> Main:
+    return Main("train", f"--config={TINY}:{stage},{folder}", f"--workdir={folder / name}")
 
 
 def check_resume(stage: str, folder: pathlib.Path, undisturbed: str, seed: int) -> list[int]:
@@ -45,15 +45,14 @@ def check_resume(stage: str, folder: pathlib.Path, undisturbed: str, seed: int) 
     moments = sorted(rng.sample(range(whole - 1), KILLS))
     found = []
     for moment in moments:
-        process = train(stage, folder, disturbed.name)
-        while lines(disturbed) <= moment and process.poll() is None:
+        main = train(stage, folder, disturbed.name)
+        while lines(disturbed) <= moment and main.running:
             time.sleep(0.01)
         time.sleep(rng.uniform(0, 0.6))  # somewhere between that line and the next: in a step, in a checkpoint
-        assert process.poll() is None, f"the run ended before it was killed: {process.communicate()[1][-2000:]}"
-        process.kill()
-        process.communicate()
+        assert main.running, f"the run ended before it was killed: {main.end()}"
+        main.kill()
         found.append(lines(disturbed))
-    finish(train(stage, folder, disturbed.name))
+    train(stage, folder, disturbed.name).succeed()
 
     assert (disturbed / "metrics.jsonl").read_bytes() == (folder / undisturbed / "metrics.jsonl").read_bytes()
     expected, resumed = arrays(folder / undisturbed), arrays(disturbed)
@@ -73,7 +72,7 @@ def folder(coin_folder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("resume")
     for path in coin_folder.iterdir():
         shutil.copy(path, folder)
-    finish(train("supervised", folder, "sft"))
+    train("supervised", folder, "sft").succeed()
     return folder
 
 
@@ -83,7 +82,7 @@ def test_sft_survives_kills(folder):
 
 
 def test_mrpo_survives_kills(folder):
-    finish(train("mrpo", folder, "mrpo"))
+    train("mrpo", folder, "mrpo").succeed()
     text = (folder / "mrpo" / "metrics.jsonl").read_text()
     assert '"grad_norm": 0.0' not in text.splitlines()[0]  # groups with both outcomes: there is something to learn
     check_resume("mrpo", folder, "mrpo", seed=1)

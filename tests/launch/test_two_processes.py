@@ -15,7 +15,7 @@ from envs.pool import LocalPool
 from envs.virtual import tasks
 from envs.virtual.policies import plan
 from gui_owl_jax.agent.devices import DEVICE_FAMILIES
-from tests.launch.conftest import finish, start
+from tests.launch.conftest import Main
 
 STEPS = 10
 FLAGS = (
@@ -42,30 +42,31 @@ def folder(tmp_path_factory) -> pathlib.Path:
     return folder
 
 
+def train_alone(folder: pathlib.Path, name: str, *flags: str) -> Main:
+    return Main("train", *FLAGS, f"--config.data.path={folder / 'data'}", f"--workdir={folder / name}", *flags)
+
+
 def train_together(folder: pathlib.Path, name: str, *flags: str) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    together = ("--config.distributed.enabled=True", f"--config.distributed.coordinator_address=127.0.0.1:{port}",
-                "--config.distributed.num_processes=2", "--config.mesh.data=2")  # fmt: skip
-    common = (*FLAGS, f"--config.data.path={folder / 'data'}", f"--workdir={folder / name}", *together, *flags)
-    processes = [start("train", *common, f"--config.distributed.process_id={i}") for i in range(2)]
+    together = {"enabled": True, "coordinator_address": f"127.0.0.1:{port}", "num_processes": 2}
+    flags = (*flags, "--config.mesh.data=2", *(f"--config.distributed.{k}={v}" for k, v in together.items()))
+    mains = [train_alone(folder, name, *flags, f"--config.distributed.process_id={i}") for i in range(2)]
     try:
-        for process in processes:
-            finish(process)
+        for main in mains:
+            main.succeed()
     finally:  # one that fails leaves the other waiting
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
+        for main in mains:
+            main.kill()
 
 
 def metrics(folder: pathlib.Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_two_processes_train_as_one(folder, run):
-    run("train", *FLAGS, f"--config.data.path={folder / 'data'}", f"--workdir={folder / 'one'}", "--config.steps=10")
+def test_two_processes_train_as_one(folder):
+    train_alone(folder, "one", "--config.steps=10").succeed()
     train_together(folder, "two", "--config.steps=5")
     train_together(folder, "two", "--config.steps=10")  # goes on from the checkpoint that both wrote
 
@@ -77,7 +78,7 @@ def test_two_processes_train_as_one(folder, run):
     np.testing.assert_allclose(losses[1], losses[0], rtol=0, atol=1e-5)
 
     written = {path.name for path in (folder / "two").iterdir()}
-    assert {name for name in written if not name.startswith("events")} == {"checkpoints", "metrics.jsonl", "model",
-                                                                          "run.json"}  # fmt: skip
+    reports = {name for name in written if not name.startswith("events")}
+    assert reports == {"checkpoints", "metrics.jsonl", "model", "run.json"}
     assert len([name for name in written if name.startswith("events")]) == 2  # one per run, of process 0
     assert json.loads((folder / "two" / "run.json").read_text())["config"]["mesh"]["data"] == 2

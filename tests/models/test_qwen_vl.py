@@ -25,10 +25,16 @@ def example(random_example):
     return random_example(np.random.default_rng(0), NANO, [3, (4, 6), 5])
 
 
-def hidden(config, params, batch, **kwargs):
-    """Op by op: small programs that are compiled once for all tests."""
-    with jax.disable_jit():
-        return np.asarray(qwen_vl.hidden_states(config, params, batch, **kwargs), np.float32)
+# Compiled in haste: every program runs a few times only.
+COMPILED = jax.jit(
+    qwen_vl.hidden_states,
+    static_argnames=("config", "implementation"),
+    compiler_options={"xla_backend_optimization_level": 0},
+)
+
+
+def hidden(config, params, batch, implementation="xla"):
+    return np.asarray(COMPILED(config, params, batch, implementation=implementation))
 
 
 @pytest.mark.parametrize("tied", [True, False])
