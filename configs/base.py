@@ -35,6 +35,7 @@ def get_config(arg: str = "") -> ConfigDict:
             "path": "",  # prefix of ArrayRecord shards
             "format": "records",  # records | agentnet (one recorded desktop trajectory as JSON)
             "mixture": ConfigDict({"steps": 1.0, "listing": 0.0, "locate": 0.0, "clicks": 0.0}),  # shares of examples
+            "keep_failures": False,  # imitate trajectories that failed too
             "limit": 0,  # use the first so many trajectories; 0: all
             "rows": 16,
             "token_budget": 8192,

@@ -78,9 +78,7 @@ def step_example(trajectory: Trajectory, index: int, processor: Processor, conte
     """
     steps = trajectory.steps
     said = steps[index].observation.text
-    messages = build_messages(
-        trajectory.instruction, trajectory.family, steps[:index], context, observation_text=said
-    )
+    messages = build_messages(trajectory.instruction, trajectory.family, steps[:index], context, observation_text=said)
     images = {i: step.observation.image for i, step in enumerate(steps[: index + 1])}
     return chat_example(messages, images, response_text(trajectory, index), processor)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import logging as python_logging
 import os
 import pathlib
 import subprocess
@@ -64,7 +65,7 @@ def run_main(main: Callable[[list[str]], None]) -> None:
 
     logging.use_absl_handler()
     # What installed libraries tell (a page per checkpoint) is shown from warnings on.
-    warning = logging.converter.STANDARD_WARNING
+    warning = python_logging.WARNING
     logging.get_absl_handler().addFilter(lambda r: r.levelno >= warning or "site-packages" not in r.pathname)
     app.run(guarded, flags_parser=parse)
 

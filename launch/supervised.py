@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import tqdm
@@ -28,7 +28,7 @@ from gui_owl_jax.training.checkpoints import Checkpoints
 from gui_owl_jax.training.optimizer import OptimizerConfig
 from launch import common, worlds
 
-SCREEN_EXAMPLES = {
+SCREEN_EXAMPLES: dict[str, Callable[..., Sequence[Example]]] = {
     "listing": lambda screens, processor, context, phrase: ListingExamples(screens, processor, context),
     "locate": LocateExamples,
     "clicks": ClickExamples,
@@ -51,7 +51,8 @@ def open_sources(
                 raise ConfigError(f"config.data.format: {data.format!r} is neither records nor agentnet")
             recorded = [read_trajectory(data.path)] if data.format == "agentnet" else TrajectorySource(data.path)
             trajectories = recorded[: data.limit] if data.limit else recorded
-            sources.append(CachedExamples(StepExamples(trajectories, processor, context)))
+            keep = {"keep": lambda trajectory: True} if data.keep_failures else {}
+            sources.append(CachedExamples(StepExamples(trajectories, processor, context, **keep)))
         elif name in SCREEN_EXAMPLES:
             screens = ScreenSource(f"{data.path}-screens")
             sources.append(CachedExamples(SCREEN_EXAMPLES[name](screens, processor, context, phrase)))

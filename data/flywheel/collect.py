@@ -12,6 +12,7 @@ The pool and the policy are handed in; no environment is imported here.
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -41,15 +42,42 @@ class Pool(Protocol):
 
 
 class Task(Protocol):
-    """What is needed of a task (`envs.interface.TaskSpec`)."""
+    """What is needed of a task (`envs.interface.TaskSpec`); read only."""
 
-    task_id: str
-    app: str
-    family: DeviceFamily
-    instruction: str
-    seed: int
-    split: str
-    template: str
+    @property
+    def task_id(self) -> str:
+        """Unique name."""
+        ...
+
+    @property
+    def app(self) -> str:
+        """The app it plays in."""
+        ...
+
+    @property
+    def family(self) -> DeviceFamily:
+        """The device family."""
+        ...
+
+    @property
+    def instruction(self) -> str:
+        """What to do, in words."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """Seed of the start state."""
+        ...
+
+    @property
+    def split(self) -> str:
+        """train or heldout."""
+        ...
+
+    @property
+    def template(self) -> str:
+        """The template it was made from."""
+        ...
 
 
 @dataclasses.dataclass
@@ -118,6 +146,33 @@ def collect(
     if failed:
         logging.warning("%d of %d episodes were lost to failures of their environment", failed, len(tasks))
     return [trajectory for trajectory in finished if trajectory is not None]
+
+
+def with_slips(policy: Callable[[Any], Iterable[Move]], share: float, seed: int) -> Callable[[Any], list[Move]]:
+    """Makes a scripted policy as unsteady as recorded people are: now and then it says the right thing and does another.
+
+    A move slips with probability `share`: its action is replaced by one that an earlier task of the same template took
+    at the same step, on its own screen. The conclusion stays. Trajectories with slips mostly fail, and say so.
+
+    Args:
+      policy: gives the right moves of a task.
+      share: probability of a slip per move, in [0, 1).
+      seed: of the slips. Calls in the same order give the same moves.
+    """
+    earlier: dict[tuple[str, int], list[Action]] = {}
+
+    def unsteady(task: Task) -> list[Move]:
+        draw = random.Random(f"{seed}/{task.task_id}")
+        moves = []
+        for step, (conclusion, action) in enumerate(policy(task)):
+            others = earlier.setdefault((task.template, step), [])
+            wrong = [other for other in others if other.kind == action.kind and other != action]
+            others.append(action)
+            slips = draw.random() < share and wrong
+            moves.append((conclusion, draw.choice(wrong) if slips else action))
+        return moves
+
+    return unsteady
 
 
 def _advance(episode: _Episode, result: Any, source: str) -> Trajectory | None:

@@ -13,7 +13,10 @@ import pytest
 from data.flywheel.collect import collect
 from data.store import write_trajectories
 from envs.pool import LocalPool
+from envs.virtual import corpus
 from gui_owl_jax.agent.devices import DeviceFamily
+from gui_owl_jax.hf.tokenizer import small_tokenizer
+from gui_owl_jax.models.config import get_preset
 from tests.launch.coin import policies, tasks
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -54,9 +57,14 @@ class Main:
 
 @pytest.fixture(scope="session")
 def coin_folder(tmp_path_factory) -> pathlib.Path:
-    """A folder with scripted trajectories of the coin world, `data`."""
+    """A folder with scripted trajectories of the coin world (`data`), a tokenizer, and a finished SFT run (`sft`)."""
     folder = tmp_path_factory.mktemp("coin")
     with LocalPool("tests.launch.coin.world:make", 4) as pool:
         todo = tasks.tasks(DeviceFamily.MOBILE, "train", 40, seed=1)
         write_trajectories(folder / "data", collect(pool, todo, policies.plan))
+    model = get_preset("nano")
+    places = {"image_pad": model.image_token_id, "video_pad": model.video_token_id}
+    places |= {"vision_start": model.vision_start_token_id, "vision_end": model.vision_end_token_id}
+    small_tokenizer(corpus.lines(), model.text.vocab_size, places).save(folder / "tokenizer")
+    Main("train", f"--config={TINY}:supervised,{folder}", f"--workdir={folder / 'sft'}").succeed()
     return folder

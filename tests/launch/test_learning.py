@@ -14,7 +14,7 @@ SEEDS = (0, 1, 2)
 
 @pytest.fixture(scope="module", params=SEEDS)
 def results(request, tmp_path_factory):
-    """The four evaluations of one seed. GUI_OWL_RUNS keeps the runs in a folder of yours, and goes on where it stopped."""
+    """The four evaluations of one seed; runs are kept, and taken up again, in the folder GUI_OWL_RUNS."""
     base = pathlib.Path(os.environ.get("GUI_OWL_RUNS", tmp_path_factory.mktemp("runs"))).absolute()
     run = base / f"seed{request.param}"
     environment = {**os.environ, "RUN": str(run), "SEED": str(request.param)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 import random
-import shutil
 import time
 
 import numpy as np
@@ -66,23 +65,14 @@ def check_resume(stage: str, folder: pathlib.Path, undisturbed: str, seed: int) 
 pytestmark = pytest.mark.filterwarnings("ignore:Sharding info not provided")
 
 
-@pytest.fixture(scope="module")
-def folder(coin_folder, tmp_path_factory):
-    """The data, and an undisturbed SFT run."""
-    folder = tmp_path_factory.mktemp("resume")
-    for path in coin_folder.iterdir():
-        shutil.copy(path, folder)
-    train("supervised", folder, "sft").succeed()
-    return folder
+def test_sft_survives_kills(coin_folder):
+    found = check_resume("supervised", coin_folder, "sft", seed=0)
+    assert found[0] < found[-1] < lines(coin_folder / "sft")
 
 
-def test_sft_survives_kills(folder):
-    found = check_resume("supervised", folder, "sft", seed=0)
-    assert found[0] < found[-1] < lines(folder / "sft")
-
-
-def test_mrpo_survives_kills(folder):
-    train("mrpo", folder, "mrpo").succeed()
-    text = (folder / "mrpo" / "metrics.jsonl").read_text()
-    assert '"grad_norm": 0.0' not in text.splitlines()[0]  # groups with both outcomes: there is something to learn
-    check_resume("mrpo", folder, "mrpo", seed=1)
+def test_mrpo_survives_kills(coin_folder):
+    train("mrpo", coin_folder, "mrpo").succeed()
+    written = (coin_folder / "mrpo" / "metrics.jsonl").read_text().splitlines()
+    learned = [line for line in written if '"grad_norm": 0.0' not in line]
+    assert len(learned) > len(written) / 2  # groups with both outcomes: there is something to be equal in
+    check_resume("mrpo", coin_folder, "mrpo", seed=1)

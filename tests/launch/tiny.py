@@ -8,10 +8,11 @@ from configs import nano
 
 
 def get_config(arg: str = "supervised,") -> ConfigDict:
-    """FOLDER holds the data (`data`) and the finished SFT run (`sft`) that MRPO starts from."""
+    """FOLDER holds the data (`data`), the tokenizer and the finished SFT run (`sft`) that MRPO starts from."""
     stage, folder = arg.split(",")
     config = nano.get_config()
     config.stage = stage
+    config.tokenizer = f"{folder}/tokenizer"
     config.env.update({"world": "tests.launch.coin", "slots": 4})
     config.model.vision_window = 0
     config.context.history_n = 1
