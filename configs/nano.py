@@ -28,4 +28,5 @@ def get_config(arg: str = "") -> ConfigDict:
         }
     )
     config.rl.update({"tasks": 6, "token_budget": 208, "patch_budget": 128, "row_buckets": (40, 80, 120)})
+    config.evaluation.update({"tasks_per_family": 80, "temperature": 1.0})  # the policy as it is trained
     return config

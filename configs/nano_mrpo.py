@@ -15,15 +15,15 @@ def get_config(arg: str = "") -> ConfigDict:
     config = nano.get_config()
     config.stage = "mrpo"
     config.init = f"{run}/sft"
-    config.steps = 40
+    config.steps = 30
     config.checkpoint_every = 10
-    config.optimizer.update({"learning_rate": 2e-3, "schedule": "constant", "warmup_steps": 2})
+    config.optimizer.update({"learning_rate": 1e-3, "schedule": "constant", "warmup_steps": 2})
     config.optimizer.learning_rate_rules = (("vision/.*", 0.0),)  # what reads the screen stays as it is
     # Many tasks with small groups: a few tasks with large ones teach their own words and places (measured).
     config.env.slots = 128
     config.rl.update({"tasks": 32, "task_weights": "posterior"})
     config.selection.group_size = 4
-    config.advantage.negative_scale = 0.1
+    config.advantage.negative_scale = 0.5
     # Stages of one device family each make the nano model forget the others within a stage (measured).
     config.schedule.kind = "mixed"
     return config

@@ -15,6 +15,7 @@ def get_config(arg: str = "") -> ConfigDict:
     config = nano.get_config()
     config.init = f"{run}/pretrain"
     config.data.path = f"{run}/data/train"
-    config.steps = 130
-    config.optimizer.update({"learning_rate": 4e-3, "schedule": "linear"})
+    config.data.keep_failures = True  # the recordings hold slips (launch.flywheel --slips); MRPO removes them again
+    config.steps = 240
+    config.optimizer.update({"learning_rate": 6e-3, "schedule": "linear"})
     return config

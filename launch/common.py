@@ -44,7 +44,9 @@ def run_main(main: Callable[[list[str]], None]) -> None:
 
     def parse(argv: Sequence[str]) -> list[str]:
         try:
-            return flags.FLAGS(argv)
+            rest = flags.FLAGS(argv)
+            getattr(getattr(flags.FLAGS, "config", None), "seed", None)  # a file that failed to load says so when used
+            return rest
         except flags.Error as error:
             _give_up("flags", error)
         except OSError as error:  # the config file is read while flags are parsed

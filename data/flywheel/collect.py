@@ -149,7 +149,7 @@ def collect(
 
 
 def with_slips(policy: Callable[[Any], Iterable[Move]], share: float, seed: int) -> Callable[[Any], list[Move]]:
-    """Makes a scripted policy as unsteady as recorded people are: now and then it says the right thing and does another.
+    """Makes a scripted policy as unsteady as recorded people: now and then it says the right thing and does another.
 
     A move slips with probability `share`: its action is replaced by one that an earlier task of the same template took
     at the same step, on its own screen. The conclusion stays. Trajectories with slips mostly fail, and say so.

@@ -109,31 +109,30 @@ def complaint(err: str) -> str:
     return lines[0]
 
 
+TRAIN = ("train", "--config=configs/nano.py", "--workdir={tmp}/w")
+ACT = ("act", *NANO, "--policy=random", "--instruction=x")
+# What is wrong -> (what the line must name, the main, its flags).
 BAD = {
-    "unknown field": ("train", ["--config=configs/nano.py", "--workdir={tmp}/w", "--config.nofield=1"], "'nofield'"),
-    "bad value": ("train", ["--config=configs/nano.py", "--workdir={tmp}/w", "--config.steps=many"], "config.steps"),
-    "no config": ("train", ["--config=configs/none.py", "--workdir={tmp}/w"], "configs/none.py"),
-    "no flag": ("train", ["--config=configs/nano.py"], "--workdir"),
-    "unknown stage": ("train", ["--config=configs/nano.py", "--workdir={tmp}/w", "--config.stage=x"], "config.stage"),
-    "no data": ("train", ["--config=configs/nano.py", "--workdir={tmp}/w", "--config.data.path={tmp}/d"], "{tmp}/d"),
-    "unknown world": ("rollout", [*NANO, "--policy=random", "--out={tmp}/r", "--config.env.world=envs.x"], "env.world"),
-    "no policy": ("export_hf", ["--policy={tmp}/p", "--out={tmp}/o"], "{tmp}/p"),
-    "no image": ("act", [*NANO, "--policy=random", "--instruction=x", "--image={tmp}/i.png"], "{tmp}/i.png"),
-    "not an image": ("act", [*NANO, "--policy=random", "--instruction=x", "--image={tmp}/text.png"], "{tmp}/text.png"),
-    "not wired": (
-        "train",
-        ["--config=configs/nano.py", "--workdir={tmp}/w", "--config.stage=mrpo", "--config.selection.strategy=success_replay"],
-        "selection.strategy",
-    ),
-    "mesh": ("train", ["--config=configs/nano.py", "--workdir={tmp}/w", "--config.mesh.data=3"], "mesh"),
-}  # fmt: skip
+    "unknown field": ("'nofield'", *TRAIN, "--config.nofield=1"),
+    "bad value": ("config.steps", *TRAIN, "--config.steps=many"),
+    "no config": ("configs/none.py", "train", "--config=configs/none.py", "--workdir={tmp}/w"),
+    "no flag": ("--workdir", *TRAIN[:2]),
+    "unknown stage": ("config.stage", *TRAIN, "--config.stage=sideways"),
+    "no data": ("{tmp}/d", *TRAIN, "--config.data.path={tmp}/d"),
+    "mesh": ("mesh", *TRAIN, "--config.mesh.data=3"),
+    "not wired": ("selection.strategy", *TRAIN, "--config.stage=mrpo", "--config.selection.strategy=success_replay"),
+    "unknown world": ("env.world", "rollout", *NANO, "--policy=random", "--out={tmp}/r", "--config.env.world=envs.x"),
+    "no policy": ("{tmp}/p", "export_hf", "--policy={tmp}/p", "--out={tmp}/o"),
+    "no image": ("{tmp}/i.png", *ACT, "--image={tmp}/i.png"),
+    "not an image": ("{tmp}/text.png", *ACT, "--image={tmp}/text.png"),
+}
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_ends_with_one_line(case, tmp_path):
     (tmp_path / "text.png").write_text("no image")
-    module, flags, named = BAD[case]
-    code, out, err = Main(module, *(flag.format(tmp=tmp_path) for flag in flags)).end()
+    named, module, *flags = [word.format(tmp=tmp_path) for word in BAD[case]]
+    code, out, err = Main(module, *flags).end()
     assert (code, out) == (1, "")
-    assert named.format(tmp=tmp_path) in complaint(err)
+    assert named in complaint(err)
     assert not (tmp_path / "w" / "run.json").exists() and not (tmp_path / "o").exists()
