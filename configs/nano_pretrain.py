@@ -10,9 +10,9 @@ from configs import nano
 
 
 def get_config(arg: str = "") -> ConfigDict:
-    """`arg` is the folder of the collected trajectories (runs/quickstart/data by default)."""
+    """`arg` is the folder of the quickstart's run (runs/quickstart by default)."""
     config = nano.get_config()
-    config.data.path = f"{arg or 'runs/quickstart/data'}/train"
+    config.data.path = f"{arg or 'runs/quickstart'}/data/train"
     config.data.mixture.update({"steps": 0.0, "listing": 1.0, "locate": 1.6, "clicks": 0.8})
     config.steps = 700
     config.optimizer.update({"learning_rate": 8e-3, "schedule": "linear"})

@@ -52,11 +52,12 @@ def run_main(main: Callable[[list[str]], None]) -> None:
         except OSError as error:  # the config file is read while flags are parsed
             _give_up("config file", error)
         except AttributeError as error:  # what ml_collections raises for --config.x where there is no x
-            name = str(error).strip("'")
-            given = [flag for flag in argv if flag.startswith("--config.") and name in flag.split("=")[0].split(".")]
+            paths = {flag: flag.split("=")[0].split(".")[1:] for flag in argv if flag.startswith("--config.")}
+            given = [flag for flag, names in paths.items() if any(f"'{name}" in str(error) for name in names)]
             if not given:
                 raise
-            _give_up("flags", f"{given[0]}: the config has no field {name!r}")
+            said = str(error).strip("'\"").replace("\\n", ". ").replace("\\", "")
+            _give_up("flags", f"{given[0]}: the config has no field {said}")
 
     def guarded(argv: list[str]) -> None:
         try:

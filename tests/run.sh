@@ -7,8 +7,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source launch/setup.sh
-what=${1:-fast}
-[ $# -gt 0 ] && shift
+what=fast
+case "${1:-}" in
+  -*|"") ;;  # options of pytest
+  *) what=$1; shift ;;
+esac
 export JAX_PLATFORMS=${JAX_PLATFORMS:-cpu}
 case "$what" in
   fast)   make_venv .venv test;               exec .venv/bin/python -m pytest "$@" ;;

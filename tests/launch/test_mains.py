@@ -113,7 +113,7 @@ TRAIN = ("train", "--config=configs/nano.py", "--workdir={tmp}/w")
 ACT = ("act", *NANO, "--policy=random", "--instruction=x")
 # What is wrong -> (what the line must name, the main, its flags).
 BAD = {
-    "unknown field": ("'nofield'", *TRAIN, "--config.nofield=1"),
+    "unknown field": ("no field nofield", *TRAIN, "--config.nofield=1"),
     "bad value": ("config.steps", *TRAIN, "--config.steps=many"),
     "no config": ("configs/none.py", "train", "--config=configs/none.py", "--workdir={tmp}/w"),
     "no flag": ("--workdir", *TRAIN[:2]),
