@@ -183,6 +183,7 @@ def _write_weights(
             tensors[name] = np.ascontiguousarray(slot.to_stored(value))
             weight_map[name] = file
         save_file(tensors, folder / file, metadata={"format": "pt"})
+        (folder / file).chmod(0o644)  # it comes readable by its owner alone, unlike the other files
     if len(shards) > 1:
         metadata = {
             "total_parameters": sum(math.prod(s.shape) for s in slots.values()),

@@ -16,6 +16,7 @@ from data.grounding import (
     element_phrase,
     listing_response,
     place,
+    thin_out,
 )
 from gui_owl_jax.agent.actions import to_pixels
 from gui_owl_jax.agent.devices import DEVICE_FAMILIES, DeviceFamily
@@ -92,7 +93,7 @@ def test_listing_examples(screens, processor, context):
 
 
 def test_locate_examples_answer_in_the_order_asked(screens, processor, context):
-    source = LocateExamples(screens, processor, context, count=3, repeats=2)
+    source = LocateExamples(screens, processor, context, count=3, repeats=2, keeps=(0,))
     assert len(source) == 2 * len(screens)
     for index in range(len(source)):
         screen = screens[index // 2]
@@ -105,6 +106,23 @@ def test_locate_examples_answer_in_the_order_asked(screens, processor, context):
     assert parts(source[0], processor) == parts(source[0], processor)
     with pytest.raises(IndexError):
         source[len(source)]
+
+
+def test_thinned_screens_show_the_kept_elements_and_nothing_else():
+    noise = np.random.default_rng(0).integers(0, 200, (160, 96, 3), dtype=np.uint8)
+    full = AnnotatedScreen(noise, screen().elements, DeviceFamily.MOBILE)
+    thin = thin_out(full, [full.elements[1]])
+    assert thin.elements == (full.elements[1],)
+    np.testing.assert_array_equal(thin.image[32:64], noise[32:64])
+    assert np.unique(thin.image[0:32].reshape(-1, 3), axis=0).shape == (1, 3)
+    assert (full.image == noise).all()
+
+
+def test_locate_on_thinned_screens_asks_for_what_is_left(screens, processor, context):
+    source = LocateExamples(screens, processor, context, count=5, repeats=1, keeps=(2,))
+    for index in range(len(source)):
+        task, _ = parts(source[index], processor)
+        assert len(task.split(", ")) == min(2, len(click_elements(screens[index])))
 
 
 def test_click_examples_ask_in_several_ways_and_answer_in_one(screens, processor, context):

@@ -102,9 +102,7 @@ def test_another_seed_is_another_stream(sources, config, reference):
 
 
 def numbered(start, count):
-    return [
-        Example(np.array([start + i, 0], np.int32), np.array([0, 1], np.float32), extras={}) for i in range(count)
-    ]
+    return [Example(np.array([start + i, 0], np.int32), np.array([0, 1], np.float32), extras={}) for i in range(count)]
 
 
 def first_tokens(dataset, count):

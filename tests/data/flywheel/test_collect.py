@@ -1,8 +1,10 @@
 """Collection from real pools, healthy and failing."""
 
+import types
+
 import pytest
 
-from data.flywheel.collect import collect
+from data.flywheel.collect import collect, with_slips
 from data.store import TrajectorySource, write_trajectories
 from envs import testing
 from envs.pool import EnvPool, LocalPool
@@ -63,3 +65,21 @@ def test_failures_cost_their_own_trajectory():
             assert len(trajectory.steps) == steps
         else:
             assert trajectory.outcome == 1 and trajectory.failure == ""
+
+
+def test_slips_say_the_right_thing_and_do_another():
+    """Half of the moves are replaced by what an earlier task of the template did at that step; sentences stay."""
+    tasks = [types.SimpleNamespace(task_id=f"t{i}", template="tap") for i in range(400)]
+    steady = lambda task: [(f"Tap {task.task_id}.", Action("click", coordinate=(int(task.task_id[1:]), 0)))]  # noqa: E731
+    unsteady = with_slips(steady, 0.5, seed=3)
+    moves = [unsteady(task) for task in tasks]
+    slipped = 0
+    for index, (task, [(conclusion, action)]) in enumerate(zip(tasks, moves)):
+        assert conclusion == f"Tap {task.task_id}."
+        assert action.coordinate[0] <= index
+        slipped += action.coordinate[0] != index
+    assert 150 < slipped < 250
+    again = with_slips(steady, 0.5, seed=3)
+    assert [again(task) for task in tasks] == moves
+    never = with_slips(steady, 0.0, seed=3)
+    assert [never(task) for task in tasks] == [steady(task) for task in tasks]
