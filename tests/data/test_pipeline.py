@@ -122,6 +122,24 @@ def test_hosts_together_see_the_whole(hosts):
     assert sorted(seen) == [*range(10), *range(100, 107)]
 
 
+@pytest.mark.parametrize("hosts", [2, 4])
+def test_batches_depend_on_lanes_and_not_on_hosts(sources, config, hosts):
+    """Four lanes on one host, on two and on four: the same rows in the same order; resume is exact."""
+
+    def batches(hosts: int, host: int):
+        budget = Budget(rows=4 // hosts, tokens=256, patches=256)
+        return make_pipeline(sources, config, budget, seed=4, host=host, hosts=hosts, lanes=4)
+
+    whole, _ = take(batches(1, 0), 6)
+    shares = [take(batches(hosts, host), 6)[0] for host in range(hosts)]
+    together = [{name: np.concatenate([b[name] for b in parts]) for name in parts[0]} for parts in zip(*shares)]
+    assert equal(whole, together) and whole[0]["tokens"].shape == (4, 256)
+    _, state = take(batches(1, 0), 2)
+    iterator = iter(batches(1, 0))
+    iterator.set_state(json.loads(json.dumps(state)))
+    assert equal([next(iterator) for _ in range(4)], whole[2:])
+
+
 def test_epochs_are_complete_and_shuffled_anew():
     stream = make_examples([numbered(0, 10)], seed=1)
     epochs = [first_tokens(stream[10 * e :], 10) for e in range(3)]
@@ -158,6 +176,9 @@ def test_bad_arguments_are_named(config):
         (dict(sources=[numbered(0, 2)] * 2, weights=[0.5, 0.0]), "weights"),
         (dict(sources=[numbered(0, 2)] * 2, weights=[0.5, 0.5], repeat=False), "repeat"),
         (dict(sources=[numbered(0, 2)], host=2, hosts=2), "host is 2"),
+        (dict(sources=[numbered(0, 2)], lanes=3, hosts=2), "3 lanes"),
+        (dict(sources=[numbered(0, 2)], lanes=2), "3 rows"),
+        (dict(sources=[numbered(0, 9)], lanes=3, repeat=False), "repeat"),
     ]:
         with pytest.raises(ConfigError, match=complaint):
             make_pipeline(arguments.pop("sources"), config, BUDGET, **arguments)
