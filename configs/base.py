@@ -88,7 +88,7 @@ def get_config(arg: str = "") -> ConfigDict:
             "task_weights": "uniform",  # uniform | unstable | posterior, over task templates
             "task_floor": 0.2,
             "trajectory_mean": True,  # every trajectory counts the same, however many steps it took
-            "transport": "ids",  # ids | retokenize; the latter only to show what it costs
+            "transport": "ids",  # what is trained on: the sampled ids; nothing else is wired
             "epochs": 1,  # passes over a batch of rollouts
             "row_buckets": (16, 32, 48, 64),
             "token_budget": 8192,
