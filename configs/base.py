@@ -60,6 +60,10 @@ def get_config(arg: str = "") -> ConfigDict:
         }
     )
 
+    # LoRA (training.lora.LoraConfig); rank 0: off. With it only the adapters are trained, and what the optimizer's
+    # learning_rate_rules name.
+    config.lora = ConfigDict({"rank": 0, "alpha": 16.0, "pattern": "text/layers/(q|k|v|o|gate|up|down)/kernel"})
+
     # Environments and rollouts.
     config.env = ConfigDict({"world": "envs.virtual", "slots": 32, "deadline_s": 30.0})
     config.sampler = ConfigDict(  # fields of rollout.engine.SamplerConfig

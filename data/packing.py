@@ -23,7 +23,7 @@ from absl import flags
 
 from gui_owl_jax.agent.errors import ConfigError, DataError
 from gui_owl_jax.models.config import QwenVLConfig
-from gui_owl_jax.models.layout import Batch, Example, lay_out_rows, place_images
+from gui_owl_jax.models.layout import Batch, Example, lay_out_rows, patch_slots, place_images
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,18 +58,19 @@ class RowFiller:
 
     def __init__(self, config: QwenVLConfig, budget: Budget):
         self.rows: list[list[Example]] = [[] for _ in range(budget.rows)]
-        self._window = config.vision.window
+        self._vision = config.vision
         self._budget = budget
         self._free = np.full(budget.rows, budget.tokens)
         self._counts: list[list[int]] = [[] for _ in range(budget.rows)]  # patches of the images in each row
 
     def place(self, example: Example) -> bool:
         """Puts the example into a row; returns whether there was room."""
-        length, counts = len(example.tokens), [len(image.patches) for image in example.images]
+        length = len(example.tokens)
+        counts = [patch_slots(image, self._vision) for image in example.images]
         for row in np.argsort(self._free, kind="stable"):
             if self._free[row] < length:
                 continue
-            if place_images(self._counts[row] + counts, self._window)[1] <= self._budget.patches:
+            if place_images(self._counts[row] + counts, self._vision.window)[1] <= self._budget.patches:
                 self._free[row] -= length
                 self._counts[row] += counts
                 self.rows[row].append(example)
@@ -213,7 +214,7 @@ class PackedIterator(grain.DatasetIterator):
         return example
 
     def _check(self, example: Example) -> None:
-        counts = [len(image.patches) for image in example.images]
+        counts = [patch_slots(image, self._config.vision) for image in example.images]
         patches = place_images(counts, self._config.vision.window)[1]
         if len(example.tokens) > self._budget.tokens or patches > self._budget.patches:
             raise DataError(

@@ -15,17 +15,20 @@ from jax.sharding import PartitionSpec as P
 from gui_owl_jax.agent.errors import ConfigError
 from gui_owl_jax.models import qwen_vl
 from gui_owl_jax.models.config import QwenVLConfig
+from gui_owl_jax.ops import partition
 
 MESH_AXES = ("data", "fsdp", "tensor", "expert")
 
 # Logical axis of a parameter or activation -> mesh axis. What is not listed is replicated.
 RULES: dict[str, str | tuple[str, ...]] = {
-    "rows": ("data", "fsdp"),
+    "rows": partition.ROWS,
     "vocab": "tensor",
     "embed": "fsdp",
     "heads": "tensor",
     "kv_heads": "tensor",
     "mlp": "tensor",
+    "expert": "expert",
+    "expert_mlp": "tensor",
     "vision_embed": "fsdp",
     "vision_heads": "tensor",
     "vision_mlp": "tensor",
@@ -40,7 +43,7 @@ class MeshConfig:
       data: replicas of the weights; rows are split.
       fsdp: weights are split and gathered when used; rows are split.
       tensor: matmuls are split.
-      expert: experts are split.
+      expert: experts are split; rows are split.
     """
 
     data: int = 1
@@ -56,15 +59,27 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
       ConfigError: the sizes do not multiply to the number of devices.
     """
     chosen = list(jax.devices() if devices is None else devices)
+    return jax.make_mesh(
+        mesh_sizes(config, len(chosen)),
+        MESH_AXES,
+        devices=chosen,
+        axis_types=(jax.sharding.AxisType.Auto,) * len(MESH_AXES),
+    )
+
+
+def mesh_sizes(config: MeshConfig, devices: int) -> tuple[int, ...]:
+    """Returns the devices along each of `MESH_AXES`, with -1 worked out.
+
+    Raises:
+      ConfigError: the sizes do not multiply to the number of devices.
+    """
     sizes = [getattr(config, axis) for axis in MESH_AXES]
     known = math.prod(size for size in sizes if size != -1)
-    if sizes.count(-1) == 1 and len(chosen) % known == 0:
-        sizes[sizes.index(-1)] = len(chosen) // known
-    if min(sizes) < 1 or math.prod(sizes) != len(chosen):
-        raise ConfigError(f"mesh {config} does not fit {len(chosen)} devices")
-    return jax.make_mesh(
-        tuple(sizes), MESH_AXES, devices=chosen, axis_types=(jax.sharding.AxisType.Auto,) * len(MESH_AXES)
-    )
+    if sizes.count(-1) == 1 and devices % known == 0:
+        sizes[sizes.index(-1)] = devices // known
+    if min(sizes) < 1 or math.prod(sizes) != devices:
+        raise ConfigError(f"mesh {config} does not fit {devices} devices")
+    return tuple(sizes)
 
 
 def partition_spec(axes: Sequence[str | None], shape: Sequence[int], mesh: Mesh) -> P:
@@ -91,8 +106,13 @@ def param_shardings(config: QwenVLConfig, mesh: Mesh) -> Any:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Returns the sharding of every array of a batch: rows along data and fsdp."""
+    """Returns the sharding of every array of a batch: rows along data, fsdp and expert."""
     return NamedSharding(mesh, P(RULES["rows"]))
+
+
+def row_parts(mesh: Mesh) -> int:
+    """Returns into how many parts the rows of a batch are split; it must divide their number."""
+    return math.prod(mesh.shape[axis] for axis in partition.ROWS)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

@@ -30,6 +30,7 @@ from gui_owl_jax.models import config as model_config
 from gui_owl_jax.models import qwen_vl
 from gui_owl_jax.models.config import QwenVLConfig
 from gui_owl_jax.rollout.engine import Engine, SamplerConfig
+from gui_owl_jax.training import lora
 from gui_owl_jax.training.checkpoints import Checkpoints
 from gui_owl_jax.training.metrics import MetricsWriter
 
@@ -194,7 +195,7 @@ def load_policy(
       config: the experiment; its model, tokenizer and image sections are used where the source has none of its own.
         model.vision_window is a matter of how batches are laid out, in no checkpoint, and always taken from here.
       source: "random" (weights drawn from config.seed), a Hugging Face checkpoint folder, or a run folder of
-        launch.train.
+        launch.train (adapters of LoRA are merged into the weights).
       step: which checkpoint of a run folder; the latest by default.
       mesh: where the parameters shall lie; None: on this process's first device.
       dtype: of the parameters of a Hugging Face checkpoint; None keeps the stored one. All others are float32.
@@ -209,13 +210,15 @@ def load_policy(
         return Policy(model, init(model, jax.random.key(config.seed)), _make_processor(config, model))
     if (folder / "run.json").exists():
         model = _with_window(config, hf_checkpoint.load_config(folder / "model"))
-        wanted = qwen_vl.abstract_params(model)
-        places = _places(model, mesh)
+        trained = read_json(folder / "run.json")["config"].get("lora", {})
+        adapters = build(lora.LoraConfig, trained, "lora")
+        wanted = lora.abstract_params(model, adapters)
         if mesh is not None:
+            places = lora.param_shardings(model, mesh, adapters)
             wanted = jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), wanted, places)
         with Checkpoints(folder / "checkpoints") as checkpoints:
             params = checkpoints.restore_params(wanted, step=step)
-        return Policy(model, params, Processor.load(folder / "model"))
+        return Policy(model, lora_merger(adapters)(params), Processor.load(folder / "model"))
     if (folder / "config.json").exists():
         if step is not None:
             raise ConfigError(f"step {step} asked for, but {source} is a Hugging Face checkpoint, which has no steps")
@@ -227,6 +230,11 @@ def load_policy(
     raise CheckpointError(
         f'{source}: neither a run folder (run.json) nor a Hugging Face checkpoint (config.json), nor "random"'
     )
+
+
+def lora_merger(adapters: lora.LoraConfig) -> Callable[[Any], Any]:
+    """Gives the function that turns trained parameters into the model's own: `lora.merge`, or nothing without LoRA."""
+    return jax.jit(functools.partial(lora.merge, adapters)) if adapters.rank else lambda params: params
 
 
 def _with_window(config: ConfigDict, model: QwenVLConfig) -> QwenVLConfig:

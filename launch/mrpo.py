@@ -21,8 +21,8 @@ from gui_owl_jax.rl.schedule import ScheduleConfig, make_schedule
 from gui_owl_jax.rl.strategies import SelectionConfig, make_selector, selection_statistics
 from gui_owl_jax.rollout.collector import run_episodes
 from gui_owl_jax.rollout.engine import SamplerConfig
+from gui_owl_jax.training import lora, steps
 from gui_owl_jax.training import state as train_state
-from gui_owl_jax.training import steps
 from gui_owl_jax.training.checkpoints import Checkpoints
 from gui_owl_jax.training.optimizer import OptimizerConfig
 from launch import common, groups, worlds
@@ -40,6 +40,9 @@ def train(config: ConfigDict, workdir: str) -> None:
     updates = config.steps * config.rl.epochs
     optimizer = common.build(OptimizerConfig, {**config.optimizer, "total_steps": updates}, "optimizer")
     compute = common.build(steps.ComputeConfig, config.compute, "compute")
+    adapters = common.build(lora.LoraConfig, config.lora, "lora")
+    optimizer = lora.train_adapters_only(optimizer, adapters)
+    merged = common.lora_merger(adapters)
     objective = common.build(ObjectiveConfig, config.objective, "objective")
     selection = common.build(SelectionConfig, config.selection, "selection")
     advantage = common.build(AdvantageConfig, config.advantage, "advantage")
@@ -47,7 +50,7 @@ def train(config: ConfigDict, workdir: str) -> None:
     context = common.build(ContextConfig, config.context, "context")
     schedule = make_schedule(common.build(ScheduleConfig, config.schedule, "schedule"))
     select = jax.jit(jax.vmap(make_selector(selection)))
-    train_step = steps.mrpo_step(model, optimizer, objective, mesh, compute)
+    train_step = steps.mrpo_step(model, optimizer, objective, mesh, compute, adapters)
     score = steps.score_step(model, mesh, compute)
     engine = common.make_engine(policy, common.build(SamplerConfig, config.sampler, "sampler"), config)
     world = worlds.open_world(config.env)
@@ -62,9 +65,10 @@ def train(config: ConfigDict, workdir: str) -> None:
         tqdm.tqdm(total=config.steps, desc=folder.name, unit="update", mininterval=2.0, disable=hidden) as bar,
     ):
         if checkpoints.latest_step is None:
-            state, start = train_state.create_state(model, optimizer, mesh, policy.params), 0
+            start_params = lora.init(adapters, policy.params, jax.random.key(config.seed))
+            state, start = train_state.create_state(model, optimizer, mesh, start_params, adapters), 0
         else:
-            restored = checkpoints.restore(None, train_state.abstract_state(model, optimizer, mesh))
+            restored = checkpoints.restore(None, train_state.abstract_state(model, optimizer, mesh, adapters))
             state, start = restored.state, restored.step
             history = groups.TaskHistory.from_json(restored.extra["history"])
             logging.info("resuming %s from update %d", workdir, start)
@@ -83,7 +87,7 @@ def train(config: ConfigDict, workdir: str) -> None:
             rollouts = run_episodes(
                 pool,
                 engine,
-                common.local_params(state.params, mesh),
+                common.local_params(merged(state.params), mesh),
                 policy.processor,
                 [task for task in tasks for _ in range(size)],
                 context,
@@ -105,7 +109,7 @@ def train(config: ConfigDict, workdir: str) -> None:
             if objective.kl_coefficient > 0:
                 placed["ref_logps"] = score(reference, placed)
             if config.rl.epochs > 1:
-                placed["old_logps"] = score(state.params, placed)
+                placed["old_logps"] = score(merged(state.params), placed)
             for _ in range(config.rl.epochs):
                 state, metrics = train_step(state, placed)
 

@@ -22,8 +22,8 @@ from gui_owl_jax.agent.context import ContextConfig
 from gui_owl_jax.agent.errors import ConfigError
 from gui_owl_jax.hf.processor import Processor
 from gui_owl_jax.models.layout import Example
+from gui_owl_jax.training import lora, steps
 from gui_owl_jax.training import state as train_state
-from gui_owl_jax.training import steps
 from gui_owl_jax.training.checkpoints import Checkpoints
 from gui_owl_jax.training.optimizer import OptimizerConfig
 from launch import common, worlds
@@ -73,7 +73,9 @@ def train(config: ConfigDict, workdir: str) -> None:
 
     optimizer = common.build(OptimizerConfig, {**config.optimizer, "total_steps": config.steps}, "optimizer")
     compute = common.build(steps.ComputeConfig, config.compute, "compute")
-    train_step = steps.supervised_step(model, optimizer, mesh, compute)
+    adapters = common.build(lora.LoraConfig, config.lora, "lora")
+    optimizer = lora.train_adapters_only(optimizer, adapters)
+    train_step = steps.supervised_step(model, optimizer, mesh, compute, adapters)
     context = common.build(ContextConfig, config.context, "context")
     sources, shares = open_sources(config.data, policy.processor, context, worlds.open_world(config.env).phrase)
     batches = iter(
@@ -98,9 +100,10 @@ def train(config: ConfigDict, workdir: str) -> None:
         tqdm.tqdm(total=config.steps, desc=folder.name, unit="step", mininterval=2.0, disable=hidden) as bar,
     ):
         if checkpoints.latest_step is None:
-            state, start = train_state.create_state(model, optimizer, mesh, params), 0
+            params = lora.init(adapters, params, jax.random.key(config.seed))
+            state, start = train_state.create_state(model, optimizer, mesh, params, adapters), 0
         else:
-            restored = checkpoints.restore(None, train_state.abstract_state(model, optimizer, mesh), batches)
+            restored = checkpoints.restore(None, train_state.abstract_state(model, optimizer, mesh, adapters), batches)
             state, start = restored.state, restored.step
             logging.info("resuming %s from step %d", workdir, start)
         del policy, params  # the state has its own copy

@@ -12,6 +12,9 @@ from gui_owl_jax import sharding
 from gui_owl_jax.agent.errors import ConfigError
 from gui_owl_jax.models import layout, qwen_vl
 from gui_owl_jax.models.config import get_preset
+from gui_owl_jax.training import steps
+from gui_owl_jax.training.losses import ComputeConfig, supervised_loss
+from gui_owl_jax.training.optimizer import OptimizerConfig
 
 NANO = get_preset("nano")
 
@@ -37,12 +40,12 @@ def test_mesh_sizes():
 def test_partition_specs(mesh):
     assert sharding.partition_spec(("layers", "embed", "heads"), (3, 8, 4), mesh) == P(None, "fsdp", "tensor")
     assert sharding.partition_spec(("embed", "mlp"), (8, 5), mesh) == P("fsdp", None)  # 5 does not halve
-    assert sharding.partition_spec(("rows", None), (8, 3), mesh) == P(("data", "fsdp"), None)
+    assert sharding.partition_spec(("rows", None), (8, 3), mesh) == P(("data", "fsdp", "expert"), None)
 
 
 def test_every_logical_axis_has_a_place_or_is_known_to_have_none():
     names = set()
-    for size in ("nano", "8b"):
+    for size in ("nano", "8b", "nano-moe", "nano-qwen2.5"):
         axes = jax.tree.leaves(qwen_vl.logical_axes(get_preset(size)), is_leaf=lambda x: isinstance(x, tuple))
         names |= {name for leaf in axes for name in leaf if name}
     assert names - sharding.RULES.keys() == {"layers", "norm", "patch"}
@@ -58,23 +61,77 @@ def test_large_model_is_split_evenly(mesh):
     assert held / whole < 0.2505
 
 
-def test_sharded_forward_equals_one_device(mesh):
+def test_large_experts_are_split_evenly():
+    """Splitting by experts as well as by fsdp leaves each of 8 devices about an eighth of 30B-A3B."""
+    config = get_preset("30b-a3b")
+    mesh = sharding.make_mesh(sharding.MeshConfig(fsdp=4, expert=2), jax.devices()[:8])
+    shapes = jax.tree.leaves(qwen_vl.abstract_params(config))
+    shardings = jax.tree.leaves(sharding.param_shardings(config, mesh))
+    held = sum(np.prod(s.shard_shape(a.shape)) for a, s in zip(shapes, shardings))
+    assert held / sum(a.size for a in shapes) < 0.135
+
+
+def random_batch(config, rows=8):
+    """Rows of two examples with an image each."""
     rng = np.random.default_rng(0)
-    config = dataclasses.replace(
-        NANO, tie_word_embeddings=False, text=dataclasses.replace(NANO.text, layers=2, mlp_width=256)
-    )
+    columns = config.vision.patch_columns
 
     def example():
         grid = ((2, 4), (4, 4), (4, 6))[rng.integers(3)]
-        patches = rng.integers(0, 256, (grid[0] * grid[1], 768), dtype=np.uint8)
+        patches = rng.integers(0, 256, (grid[0] * grid[1], columns), dtype=np.uint8)
         pads = [config.image_token_id] * (len(patches) // 4)
         text = rng.integers(0, 999, 6).tolist()
         tokens = [*text[:2], config.vision_start_token_id, *pads, config.vision_end_token_id, *text[2:]]
-        return layout.Example(
-            np.array(tokens, np.int32), np.zeros(len(tokens), np.float32), (layout.ImagePatches(patches, grid),)
-        )
+        mask = np.array([0, 1, *(0 for _ in tokens[:-6]), 1, 1, 1, 1], np.float32)
+        return layout.Example(np.array(tokens, np.int32), mask, (layout.ImagePatches(patches, grid),))
 
-    batch = layout.lay_out_rows([[example(), example()] for _ in range(8)], config, 32, 48)
+    return layout.lay_out_rows([[example(), example()] for _ in range(rows)], config, 32, 48)
+
+
+MESHES = {
+    "data": {"data": 8},
+    "fsdp": {"fsdp": 8},
+    "tensor": {"tensor": 8},
+    "expert": {"expert": 8},
+    "data-fsdp-tensor": {"data": 2, "fsdp": 2, "tensor": 2},
+    "data-tensor-expert": {"data": 2, "tensor": 2, "expert": 2},
+    "fsdp-tensor-expert": {"fsdp": 2, "tensor": 2, "expert": 2},
+}
+
+
+@pytest.mark.parametrize("sizes", MESHES.values(), ids=MESHES)
+@pytest.mark.parametrize("preset", ["nano", "nano-moe"])
+def test_sharded_gradient_equals_one_device(preset, sizes):
+    """Loss, metrics and every gradient, on each mesh axis alone and on several together."""
+    config = get_preset(preset)
+    optimizer, compute = OptimizerConfig(), ComputeConfig(remat="full", chunk=8)
+    params = qwen_vl.init_params(config, jax.random.key(0))
+    batch = random_batch(config)
+
+    def gradient(mesh):
+        placed = jax.device_put(params, sharding.param_shardings(config, mesh))
+        loss = supervised_loss(config, compute)
+        step = steps.gradient_step(loss, config, optimizer, mesh, compute)
+        return jax.device_get(step(placed, sharding.put_batch(batch, mesh)))
+
+    (expected, metrics), gradients = gradient(sharding.make_mesh(sharding.MeshConfig(), jax.devices()[:1]))
+    assert expected > 1 and metrics["tokens"] == 8 * 2 * 5
+    (found, own_metrics), own_gradients = gradient(sharding.make_mesh(sharding.MeshConfig(**sizes), jax.devices()[:8]))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert own_metrics.keys() == metrics.keys()
+    for name, value in metrics.items():
+        np.testing.assert_allclose(own_metrics[name], value, rtol=1e-5, err_msg=name)
+    flat = jax.tree_util.tree_leaves_with_path(gradients)
+    for (path, reference), own in zip(flat, jax.tree.leaves(own_gradients)):
+        name = jax.tree_util.keystr(path)
+        np.testing.assert_allclose(own, reference, rtol=1e-5, atol=1e-5 * np.abs(reference).max(), err_msg=name)
+
+
+def test_sharded_forward_equals_one_device(mesh):
+    config = dataclasses.replace(
+        NANO, tie_word_embeddings=False, text=dataclasses.replace(NANO.text, layers=2, mlp_width=256)
+    )
+    batch = random_batch(config)
     params = qwen_vl.init_params(config, jax.random.key(0))
     run = lambda p, b: qwen_vl.hidden_states(config, p, b)  # noqa: E731
     expected = jax.jit(run)(params, batch)

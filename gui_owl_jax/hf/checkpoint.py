@@ -2,29 +2,26 @@
 
 A checkpoint is a folder: config.json, one or more safetensors files (with an index where there are several), tokenizer
 and processor files. What this module writes is loaded by `transformers.AutoModelForImageTextToText` unchanged; what it
-reads and writes again comes back bit for bit.
+reads and writes again comes back bit for bit. Neither needs room for the checkpoint on the host: parameters are filled
+and read one tensor at a time, wherever they lie (`gui_owl_jax.hf.arrays`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import math
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import ml_dtypes
 import numpy as np
 from absl import logging
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
-from tqdm import tqdm
 
 from gui_owl_jax.agent.errors import CheckpointError, ConfigError
-from gui_owl_jax.hf import files, names
+from gui_owl_jax.hf import arrays, files, names, weights
 from gui_owl_jax.hf.config_io import config_from_json, config_to_json, generation_config
 from gui_owl_jax.hf.images import ImageConfig
 from gui_owl_jax.hf.processor import Processor
@@ -32,10 +29,7 @@ from gui_owl_jax.models.config import QwenVLConfig
 from gui_owl_jax.models.qwen_vl import Params, abstract_params
 
 DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
-# What torch.save writes starts so: a zip archive, or a bare pickle.
-_PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04")
+GENERATION = "generation_config.json"
 
 
 def load_config(folder: str | os.PathLike) -> QwenVLConfig:
@@ -52,59 +46,53 @@ def load_config(folder: str | os.PathLike) -> QwenVLConfig:
     return dataclasses.replace(config, image_mean=images.mean, image_std=images.std)
 
 
-def import_hf(folder: str | os.PathLike, dtype: Any = np.float32) -> tuple[QwenVLConfig, Params]:
+def load_generation(folder: str | os.PathLike) -> dict[str, Any] | None:
+    """The content of generation_config.json, for `export_hf`; None where the folder has no such file.
+
+    Raises:
+      CheckpointError: the file is malformed.
+    """
+    path = Path(folder) / GENERATION
+    return files.read_json(path) if path.exists() else None
+
+
+def import_hf(
+    folder: str | os.PathLike, dtype: Any = np.float32, shardings: Any = None, *, expert_layout: str | None = None
+) -> tuple[QwenVLConfig, Params]:
     """Reads a checkpoint folder.
 
-    Holds the parameters and one tensor in memory, never a whole shard beside them.
+    Beside the parameters no more than one tensor is in memory at a time. With shardings the parameters never are on
+    the host as a whole: each process reads what its own devices need, and all processes fail where one does.
 
     Args:
       folder: with config.json and safetensors files.
       dtype: float32 or bfloat16 for all parameters, or None for the one that is stored.
+      shardings: where the parameters shall lie: a tree like theirs (`sharding.param_shardings`) that does not split the
+        layer axis, or one sharding for all; None: numpy arrays.
+      expert_layout: "hub" or "transformers" (`names.EXPERT_LAYOUTS`), how the tensors of experts are stored; None: told
+        from their shapes.
 
     Returns:
-      The config and the parameter tree of `gui_owl_jax.models`, as numpy arrays.
+      The config and the parameter tree of `gui_owl_jax.models`.
 
     Raises:
       CheckpointError: a file is missing, cut short, or no safetensors file; the model type is unknown; a tensor is
-        missing, unexpected, of the wrong shape or dtype, or not finite. The message names the file or the tensor.
+        missing, unexpected, of the wrong shape or dtype, or not finite; expert tensors fit both layouts. The message
+        names the file or the tensor.
+      ConfigError: dtype, layout or shardings are none that can be had.
     """
     folder = Path(folder)
-    target = None if dtype is None else _dtype(dtype)
-    config = load_config(folder)
-    slots = names.slots(config)
-    located = _locate(folder)
-    # Some writers store the head of a tied model too; it must then be the embedding.
-    allowed = {names.HEAD} if config.tie_word_embeddings else set()
-    _check_names(folder, set(slots), set(located), allowed)
-
-    params: Params = {}
-    head: np.ndarray | None = None
-    shards: dict[Path, list[tuple[str, str]]] = {}
-    for name, (path, stored) in located.items():
-        shards.setdefault(path, []).append((name, stored))
-    for path in tqdm(shards, desc="reading weights", disable=len(shards) < 2):
-        with _open(path) as shard:
-            for name, stored in shards[path]:
-                tensor = _read(shard, path, stored)
-                if not params:
-                    target = target or tensor.dtype
-                    params = _empty(config, target)
-                if dtype is None and tensor.dtype != target:
-                    raise CheckpointError(
-                        f"{path}: {stored} is {tensor.dtype}, others {target}; name a dtype to import"
-                    )
-                value = tensor.astype(target)
-                _check_finite(value, f"{path}: {stored}")
-                if name not in slots:
-                    head = value
-                    continue
-                slot = slots[name]
-                if value.shape != slot.shape:
-                    raise CheckpointError(f"{path}: {stored} has shape {value.shape}, the config asks for {slot.shape}")
-                names.leaf(params, slot.path)[... if slot.layer is None else slot.layer] = slot.to_param(value)
-    if head is not None and not np.array_equal(head, params["text"]["embed"]["embedding"]):
-        raise CheckpointError(f"{folder}: {names.HEAD} differs from the embedding, although config.json ties the two")
-    return config, params
+    places = jax.tree.leaves(shardings, is_leaf=lambda node: isinstance(node, jax.sharding.Sharding))
+    with arrays.failing_together(arrays.spans_processes(places)):
+        target = None if dtype is None else _dtype(dtype)
+        config = load_config(folder)
+        found = weights.locate(folder)
+        matched = weights.match(folder, config, found, expert_layout)
+        target = target or weights.common_dtype([stored for _, stored in matched])
+        params = weights.read(config, matched, target, shardings)
+        if config.tie_word_embeddings and names.HEAD in found:
+            weights.check_tied(found[names.HEAD], found[names.EMBEDDING])
+        return config, params
 
 
 def export_hf(
@@ -114,20 +102,27 @@ def export_hf(
     processor: Processor | None = None,
     *,
     dtype: Any = None,
+    generation: Mapping[str, Any] | None = None,
+    expert_layout: str | None = None,
     max_shard_bytes: int = 2_000_000_000,
     overwrite: bool = False,
 ) -> Path:
     """Writes a checkpoint folder that `transformers` loads; the folder appears complete or not at all.
 
-    Holds one shard in memory at a time (a tensor larger than `max_shard_bytes` makes a shard of its own).
+    Holds one tensor in memory at a time. Parameters may be sharded over several processes: then all of them call this,
+    process 0 writes, and all fail where one does.
 
     Args:
       config: the model.
-      params: parameter tree of jax or numpy arrays; jax arrays must be addressable from this process.
+      params: parameter tree of jax or numpy arrays.
       folder: to be made.
       processor: adds tokenizer, processor and generation files.
       dtype: float32 or bfloat16 of the stored tensors; None keeps that of the parameters.
-      max_shard_bytes: upper bound on the tensors of one safetensors file.
+      generation: content of generation_config.json (`load_generation` of the checkpoint that was trained further, or
+        `config_io.generation_config`); None: greedy decoding, where there is a processor to name the ends.
+      expert_layout: "hub" or "transformers" (`names.EXPERT_LAYOUTS`); None: the hub's, which transformers 4.57 and 5
+        both load.
+      max_shard_bytes: upper bound on the tensors of one safetensors file; a tensor larger than that has its own.
       overwrite: whether to replace a folder that exists.
 
     Returns:
@@ -135,74 +130,44 @@ def export_hf(
 
     Raises:
       CheckpointError: the folder exists, the parameters do not fit the config, or one is not finite.
-      ConfigError: the processor does not belong to the model, or the dtype is unknown.
+      ConfigError: the processor does not belong to the model, the dtype is unknown, or the sizes of the experts leave
+        readers in doubt about the layout and none was named.
     """
     folder = Path(folder)
-    if folder.exists() and not overwrite and any(folder.iterdir()):
-        raise CheckpointError(f"{folder} exists already; choose another folder or allow overwriting")
-    slots = names.slots(config)
-    _check_params(config, params)
-    stored = _dtype(dtype if dtype is not None else params["text"]["embed"]["embedding"].dtype)
-    if processor is not None:
-        _check_processor(config, processor)
-
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    several = arrays.spans_processes(jax.tree.leaves(params))
+    writes = not several or jax.process_index() == 0
     partial = folder.with_name(f".{folder.name}.tmp-{os.getpid()}")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
     try:
-        _write_weights(params, slots, partial, stored, max_shard_bytes)
-        files.write_json(partial / "config.json", config_to_json(config, stored.name))
-        if processor is not None:
-            processor.save(partial)
-            ends = generation_config(processor.tokenizer.im_end, processor.tokenizer.endoftext)
-            files.write_json(partial / "generation_config.json", ends)
-        _replace_folder(partial, folder)
+        with arrays.failing_together(several):
+            if writes and folder.exists() and not overwrite and any(folder.iterdir()):
+                raise CheckpointError(f"{folder} exists already; choose another folder or allow overwriting")
+            slots = names.slots(config, expert_layout or "hub")
+            if expert_layout is None:
+                weights.check_layout_is_clear(slots, names.slots(config, "transformers"))
+            _check_params(config, params)
+            stored = _dtype(dtype if dtype is not None else params["text"]["embed"]["embedding"].dtype)
+            if processor is not None:
+                _check_processor(config, processor)
+            if writes:
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                shutil.rmtree(partial, ignore_errors=True)
+                partial.mkdir()
+        weights.write(params, slots, partial if writes else None, stored, max_shard_bytes, several)
+        with arrays.failing_together(several):
+            if writes:
+                files.write_json(partial / "config.json", config_to_json(config, stored.name))
+                if processor is not None:
+                    processor.save(partial)
+                    tokenizer = processor.tokenizer
+                    generation = generation or generation_config(tokenizer.im_end, tokenizer.endoftext)
+                if generation is not None:
+                    files.write_json(partial / GENERATION, generation)
+                _replace_folder(partial, folder)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        if writes:
+            shutil.rmtree(partial, ignore_errors=True)
     logging.info("wrote %s", folder)
     return folder
-
-
-def _write_weights(
-    params: Params, slots: dict[str, names.Slot], folder: Path, dtype: np.dtype, max_shard_bytes: int
-) -> None:
-    """Writes all tensors into as few safetensors files as the bound allows, one after the other."""
-    sizes = {name: math.prod(slot.shape) * dtype.itemsize for name, slot in slots.items()}
-    shards = _plan(sizes, max_shard_bytes)
-    weight_map: dict[str, str] = {}
-    for number, shard in enumerate(tqdm(shards, desc="writing weights", disable=len(shards) < 2), start=1):
-        file = SINGLE if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        tensors = {}
-        for name in shard:
-            slot = slots[name]
-            array = names.leaf(params, slot.path)
-            # One layer at a time comes to the host; indexing first keeps the copy that small.
-            value = np.asarray(array if slot.layer is None else array[slot.layer]).astype(dtype)
-            _check_finite(value, f"parameter {'/'.join(slot.path)} ({name})")
-            tensors[name] = np.ascontiguousarray(slot.to_stored(value))
-            weight_map[name] = file
-        save_file(tensors, folder / file, metadata={"format": "pt"})
-        (folder / file).chmod(0o644)  # it comes readable by its owner alone, unlike the other files
-    if len(shards) > 1:
-        metadata = {
-            "total_parameters": sum(math.prod(s.shape) for s in slots.values()),
-            "total_size": sum(sizes.values()),
-        }
-        files.write_json(folder / INDEX, {"metadata": metadata, "weight_map": weight_map})
-
-
-def _plan(sizes: dict[str, int], limit: int) -> list[list[str]]:
-    """Cuts the tensors, in order, into shards of at most `limit` bytes. {a: 3, b: 4, c: 9}, 8 -> [[a, b], [c]]."""
-    shards: list[list[str]] = []
-    filled = 0
-    for name, size in sizes.items():
-        if not shards or filled + size > limit:
-            shards.append([])
-            filled = 0
-        shards[-1].append(name)
-        filled += size
-    return shards
 
 
 def _replace_folder(new: Path, folder: Path) -> None:
@@ -213,69 +178,6 @@ def _replace_folder(new: Path, folder: Path) -> None:
         os.replace(folder, old)
     os.replace(new, folder)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _locate(folder: Path) -> dict[str, tuple[Path, str]]:
-    """Finds every stored tensor: canonical name -> (file, name in the file)."""
-    if (folder / INDEX).exists():
-        weight_map = files.read_json(folder / INDEX).get("weight_map")
-        if not isinstance(weight_map, dict) or not all(Path(str(file)).name == file for file in weight_map.values()):
-            raise CheckpointError(f"{folder / INDEX} has no weight_map from tensor names to file names")
-        shards = [folder / file for file in sorted(set(weight_map.values()))]
-        listed: dict[str, Path] | None = {name: folder / file for name, file in weight_map.items()}
-    else:
-        shards, listed = [folder / SINGLE], None
-        pickles = sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt"))
-        if not shards[0].exists() and pickles:
-            raise CheckpointError(
-                f"{folder} holds {pickles[0].name} (pickle), which is never read; convert to safetensors"
-            )
-    located: dict[str, tuple[Path, str]] = {}
-    for path in shards:
-        with _open(path) as shard:
-            found = set(shard.keys())
-        if listed is not None and found != (expected := {n for n, p in listed.items() if p == path}):
-            raise CheckpointError(f"{path} and {INDEX} disagree about {_some(found ^ expected)}")
-        for name in sorted(found):
-            if names.canonical(name) in located:
-                raise CheckpointError(f"{path}: {name} is stored twice")
-            located[names.canonical(name)] = (path, name)
-    return located
-
-
-@contextlib.contextmanager
-def _open(path: Path) -> Iterator[Any]:
-    """Opens a safetensors file, with errors that say what is wrong with it."""
-    if not path.exists():
-        raise CheckpointError(f"{path} is missing")
-    with open(path, "rb") as file:
-        if file.read(4).startswith(_PICKLE_STARTS):
-            raise CheckpointError(f"{path} is a pickle (torch.save), not a safetensors file; it is never read")
-    try:
-        shard = safe_open(path, framework="np")
-    except (SafetensorError, OSError) as e:
-        raise CheckpointError(f"{path} is cut short or no safetensors file: {e}") from e
-    with shard as opened:
-        yield opened
-
-
-def _read(shard: Any, path: Path, name: str) -> np.ndarray:
-    stored = shard.get_slice(name).get_dtype()
-    if stored not in ("F32", "BF16", "F16"):
-        raise CheckpointError(f"{path}: {name} has dtype {stored}; F32, BF16 and F16 are read")
-    return shard.get_tensor(name)
-
-
-def _check_names(folder: Path, wanted: set[str], found: set[str], allowed: set[str]) -> None:
-    if missing := wanted - found:
-        raise CheckpointError(f"{folder}: {len(missing)} tensors are missing: {_some(missing)}")
-    if unexpected := found - wanted - allowed:
-        raise CheckpointError(f"{folder}: {len(unexpected)} tensors are unexpected: {_some(unexpected)}")
-
-
-def _check_finite(value: np.ndarray, where: str) -> None:
-    if not np.isfinite(value).all():
-        raise CheckpointError(f"{where} holds {int(np.sum(~np.isfinite(value)))} values that are not finite")
 
 
 def _check_params(config: QwenVLConfig, params: Params) -> None:
@@ -296,6 +198,7 @@ def _check_processor(config: QwenVLConfig, processor: Processor) -> None:
         ("video_token_id", config.video_token_id, tokenizer.video_pad),
         ("vision_start_token_id", config.vision_start_token_id, tokenizer.vision_start),
         ("vision_end_token_id", config.vision_end_token_id, tokenizer.vision_end),
+        ("vision.kind", vision.kind, images.family),
         ("vision.patch_size", vision.patch_size, images.patch_size),
         ("vision.merge_size", vision.merge_size, images.merge_size),
         ("vision.temporal_patch_size", vision.temporal_patch_size, images.temporal_patch_size),
@@ -315,15 +218,6 @@ def _shapes(tree: Params, path: str = "") -> dict[str, tuple[int, ...]]:
     return {p: s for key, node in tree.items() for p, s in _shapes(node, f"{path}/{key}" if path else key).items()}
 
 
-def _empty(config: QwenVLConfig, dtype: np.dtype) -> Params:
-    """The parameter tree with uninitialised numpy arrays."""
-
-    def make(node: Any) -> Any:
-        return {k: make(v) for k, v in node.items()} if isinstance(node, dict) else np.empty(node.shape, dtype)
-
-    return make(abstract_params(config))
-
-
 def _dtype(dtype: Any) -> np.dtype:
     try:
         found = np.dtype(dtype)
@@ -332,8 +226,3 @@ def _dtype(dtype: Any) -> np.dtype:
     if found not in DTYPES.values():
         raise ConfigError(f"dtype {found} is not supported; choose float32 or bfloat16")
     return found
-
-
-def _some(items: set[str]) -> str:
-    """The first names of a set, for messages."""
-    return ", ".join(sorted(items)[:4]) + (", ..." if len(items) > 4 else "")

@@ -26,6 +26,7 @@ from gui_owl_jax.hf.byte_bpe import ADDED_TOKENS
 
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 _CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja")
+_THINKING_TEMPLATE = Path(__file__).with_name("chat_template_thinking.jinja")
 
 
 class Tokenizer:
@@ -37,6 +38,7 @@ class Tokenizer:
       im_start, im_end, endoftext, vision_start, vision_end, image_pad, video_pad: ids of the chat's special tokens.
       config: the content of tokenizer_config.json.
       chat_template: the Jinja text of chat_template.jinja.
+      thinking: that template is one of the Thinking models, which open an assistant turn with `<think>`.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Tokenizer:
         self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
         self.config = dict(config) if config is not None else _tokenizer_config(backend, "PreTrainedTokenizerFast")
         self.chat_template = chat_template if chat_template is not None else _CHAT_TEMPLATE.read_text(encoding="utf-8")
+        self.thinking = "<think>" in self.chat_template
         self.im_start = self.special("<|im_start|>")
         self.im_end = self.special("<|im_end|>")
         self.endoftext = self.special("<|endoftext|>")
@@ -71,6 +74,11 @@ class Tokenizer:
 
     def __reduce__(self):
         return _from_json, (self._backend.to_str(), self.config, self.chat_template)
+
+    def for_thinking(self) -> Tokenizer:
+        """The same tokenizer with the chat template of the Thinking models."""
+        template = _THINKING_TEMPLATE.read_text(encoding="utf-8")
+        return _from_json(self._backend.to_str(), self.config, template)
 
     def special(self, name: str) -> int:
         """The id of an added token, given as `<|im_end|>`, `<tool_call>` or in short form `im_end`.

@@ -10,7 +10,6 @@ import math
 
 from gui_owl_jax.agent.errors import ConfigError
 
-
 VISION_KINDS = ("qwen3_vl", "qwen2_5_vl")
 VIDEO_POSITIONS = ("largest", "extent")
 
@@ -268,11 +267,9 @@ def _qwen3_vl(
     return QwenVLConfig(vision=tower, text=text, tie_word_embeddings=tied)
 
 
-# Means and deviations of CLIP's training images.
-_CLIP = {
-    "image_mean": (0.48145466, 0.4578275, 0.40821073),
-    "image_std": (0.26862954, 0.26130258, 0.27577711),
-}
+# Means and deviations of CLIP's training images, which Qwen2.5-VL takes over.
+_CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+_CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
 
 def _qwen2_5_vl(
@@ -306,7 +303,8 @@ def _qwen2_5_vl(
         qk_norm=False,
         qkv_bias=True,
     )
-    return QwenVLConfig(vision=tower, text=text, tie_word_embeddings=vocab_size == 151_936, **_CLIP)
+    tied = vocab_size == 151_936
+    return QwenVLConfig(tower, text, tie_word_embeddings=tied, image_mean=_CLIP_MEAN, image_std=_CLIP_STD)
 
 
 # The nano models share every line of code with the published sizes. Their special tokens sit at the ids that the small
@@ -359,7 +357,8 @@ _NANO_QWEN2_5 = dataclasses.replace(
         tokens_per_second=2,
     ),
     text=dataclasses.replace(_NANO.text, mrope_interleaved=False, qk_norm=False, qkv_bias=True),
-    **_CLIP,
+    image_mean=_CLIP_MEAN,
+    image_std=_CLIP_STD,
 )
 
 _PRESETS = {

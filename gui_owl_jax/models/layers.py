@@ -13,8 +13,19 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from gui_owl_jax.agent.errors import ConfigError
+from gui_owl_jax.ops import partition
+
 Axes = tuple[str | None, ...]
 Layer = TypeVar("Layer", bound=nnx.Module)
+
+# What a layer keeps for its backward pass, beside what goes into it: everything; nothing, so that all of it is computed
+# twice; or what came out of its matrix products with weights.
+REMAT_POLICIES = {
+    "none": None,
+    "full": jax.checkpoint_policies.nothing_saveable,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
 
 
 def parameter(value: jax.Array, axes: Axes) -> nnx.Param:
@@ -89,6 +100,22 @@ def stack(make: Callable[[nnx.Rngs], Layer], count: int, rngs: nnx.Rngs) -> Laye
     return jax.vmap(lambda key: make(nnx.Rngs(key)))(jax.random.split(rngs.params(), count))
 
 
+def between_layers(x: jax.Array) -> jax.Array:
+    """Splits activations [B, L, D] over a mesh by rows, and by tokens along the axis that splits matrices.
+
+    What a layer is given is what is kept of it for the backward pass, so no chip shall keep what another one has.
+    """
+    return partition.constrain(x, partition.ROWS, "tensor") if x.ndim == 3 else x
+
+
+def remat_name(remat: str | bool) -> str:
+    """Returns the key of `REMAT_POLICIES`; raises ConfigError when it is none."""
+    name = ("full" if remat else "none") if isinstance(remat, bool) else remat
+    if name not in REMAT_POLICIES:
+        raise ConfigError(f"remat: {remat!r} is none of {', '.join(REMAT_POLICIES)}")
+    return name
+
+
 def scan_layers(
     call: Callable[[Any, Any, Any], tuple[Any, Any]],
     layers: nnx.Module,
@@ -97,7 +124,7 @@ def scan_layers(
     *,
     start: int = 0,
     stop: int | None = None,
-    remat: bool = False,
+    remat: str | bool = "none",
 ) -> tuple[Any, Any]:
     """Runs layers [start, stop) of a stack with `jax.lax.scan`.
 
@@ -108,18 +135,20 @@ def scan_layers(
       xs: arrays with one leading entry for each layer run.
       start: first layer.
       stop: layer behind the last one; None: all.
-      remat: keep only the carries for the backward pass and compute the insides of a layer again.
+      remat: a key of `REMAT_POLICIES`: what the backward pass computes again. True is "full", False "none".
 
     Returns:
       the last carry and the stacked ys.
     """
 
     def body(carry: Any, layer_x: tuple[Any, Any]) -> tuple[Any, Any]:
-        return call(layer_x[0], carry, layer_x[1])
+        return call(layer_x[0], jax.tree.map(between_layers, carry), layer_x[1])
 
     chosen = jax.tree.map(lambda a: a[start:stop], layers) if start or stop is not None else layers
     # A loop over one or two layers saves no compile time worth its bookkeeping.
     unroll = jax.tree.leaves(chosen)[0].shape[0] <= 2
-    if remat:
-        body = jax.checkpoint(body, prevent_cse=unroll)  # a loop keeps XLA from merging both passes by itself
+    policy = REMAT_POLICIES[remat_name(remat)]
+    if policy is not None:
+        # A loop keeps XLA from merging both passes by itself.
+        body = jax.checkpoint(body, prevent_cse=unroll, policy=policy)
     return jax.lax.scan(body, carry, (chosen, xs), unroll=unroll)

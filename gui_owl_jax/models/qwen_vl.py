@@ -1,4 +1,4 @@
-"""Qwen3-VL as pure functions of (config, params, batch).
+"""Qwen-VL as pure functions of (config, params, batch).
 
 The modules are Flax NNX; their parameters are handled as the plain nested dict of their state, so that jit, grad and
 checkpoints see arrays and nothing else. The batch is that of `gui_owl_jax.models.layout.lay_out_rows`.
@@ -16,8 +16,9 @@ from flax import nnx
 
 from gui_owl_jax.models.config import QwenVLConfig
 from gui_owl_jax.models.layers import Linear
-from gui_owl_jax.models.text import Decoder, KVCache, place_features
+from gui_owl_jax.models.text import Decoder, Kept, KVCache, place_features
 from gui_owl_jax.models.vision import VisionTower
+from gui_owl_jax.models.vision_windows import WindowedTower
 
 Params = dict[str, Any]
 DeviceBatch = Mapping[str, jax.Array]
@@ -27,7 +28,8 @@ class QwenVL(nnx.Module):
     """The whole model: vision tower, decoder, and a head when it is not tied to the embedding."""
 
     def __init__(self, config: QwenVLConfig, *, rngs: nnx.Rngs):
-        self.vision = VisionTower(config, rngs=rngs)
+        tower = WindowedTower if config.vision.window_side else VisionTower
+        self.vision = tower(config, rngs=rngs)
         self.text = Decoder(config.text, rngs=rngs)
         if not config.tie_word_embeddings:
             self.head = Linear(config.text.width, config.text.vocab_size, ("embed", "vocab"), rngs=rngs, bias=False)
@@ -82,7 +84,7 @@ def encode_images(
     Args:
       config: shapes and image statistics.
       params: as `init_params` makes them.
-      batch: needs patches, patch_segment_ids, patch_coords, pos_index, pos_weight.
+      batch: needs patches, patch_segment_ids, patch_coords and, for Qwen3-VL, pos_index and pos_weight.
       dtype: of activations and matmuls.
       remat: compute the blocks' insides again in the backward pass.
       implementation: of the attention, see `gui_owl_jax.ops.attention`.
@@ -107,7 +109,35 @@ def hidden_states(
     implementation: str = "xla",
 ) -> jax.Array:
     """Returns the final-normed hidden states [B, L, D] of a batch of `lay_out_rows`; arguments as `encode_images`."""
-    return _forward(config, params, batch, dtype, remat, implementation, keep_kv=False)[0]
+    return forward(config, params, batch, dtype=dtype, remat=remat, implementation=implementation)[0]
+
+
+def forward(
+    config: QwenVLConfig,
+    params: Params,
+    batch: DeviceBatch,
+    *,
+    dtype: jnp.dtype = jnp.float32,
+    remat: bool = False,
+    implementation: str = "xla",
+    keep: tuple[str, ...] = (),
+) -> tuple[jax.Array, Kept]:
+    """Returns what `hidden_states` does, and the things that `keep` names of every layer (`models.text.Kept`)."""
+    features, deepstack = encode_images(config, params, batch, dtype=dtype, remat=remat, implementation=implementation)
+    text = _bind(config, params).text
+    h = text.embed.embedding[...].astype(dtype)[batch["tokens"]]
+    if features.shape[1]:
+        h = place_features(h, features, batch["visual_index"], add=False)
+    return text(
+        h,
+        batch["positions"],
+        batch["segment_ids"],
+        deepstack,
+        batch["visual_index"],
+        remat=remat,
+        implementation=implementation,
+        keep=keep,
+    )
 
 
 def head_kernel(config: QwenVLConfig, params: Params) -> jax.Array:
@@ -150,9 +180,9 @@ def prefill(
     Returns:
       hidden [B, D] of each prompt's last token, and the cache.
     """
-    hidden, cache = _forward(config, params, batch, dtype, False, implementation, keep_kv=True)
+    hidden, kept = forward(config, params, batch, dtype=dtype, implementation=implementation, keep=("kv",))
     room = cache_length - hidden.shape[1]
-    cache = jax.tree.map(lambda a: jnp.pad(a, [(0, 0), (0, 0), (0, room), (0, 0), (0, 0)]), cache)
+    cache = jax.tree.map(lambda a: jnp.pad(a, [(0, 0), (0, 0), (0, room), (0, 0), (0, 0)]), kept.kv)
     last = jnp.take_along_axis(hidden, batch["lengths"][:, None, None] - 1, axis=1)[:, 0]
     return last, cache
 
@@ -184,29 +214,3 @@ def decode_step(
     h = text.embed.embedding[...].astype(cache.k.dtype)[tokens]
     h, cache = text.decode(h[:, None], positions[:, None], write_index, cache)
     return h[:, 0], cache
-
-
-def _forward(
-    config: QwenVLConfig,
-    params: Params,
-    batch: DeviceBatch,
-    dtype: jnp.dtype,
-    remat: bool,
-    implementation: str,
-    keep_kv: bool,
-) -> tuple[jax.Array, KVCache | None]:
-    features, deepstack = encode_images(config, params, batch, dtype=dtype, remat=remat, implementation=implementation)
-    text = _bind(config, params).text
-    h = text.embed.embedding[...].astype(dtype)[batch["tokens"]]
-    if features.shape[1]:
-        h = place_features(h, features, batch["visual_index"], add=False)
-    return text(
-        h,
-        batch["positions"],
-        batch["segment_ids"],
-        deepstack,
-        batch["visual_index"],
-        remat=remat,
-        implementation=implementation,
-        keep_kv=keep_kv,
-    )

@@ -9,11 +9,13 @@ import numpy as np
 from gui_owl_jax.models.config import TextConfig, VisionConfig
 
 
-def mrope_axes(section: tuple[int, int, int]) -> np.ndarray:
-    """Returns int [sum(section)]: which position (0 T, 1 H, 2 W) turns each frequency; interleaved, as in Qwen3-VL.
+def mrope_axes(section: tuple[int, int, int], interleaved: bool) -> np.ndarray:
+    """Returns int [sum(section)]: which position (0 T, 1 H, 2 W) turns each frequency.
 
-    Section (3, 2, 2) gives T H W T H W T.
+    Section (3, 2, 2) gives T H W T H W T interleaved (Qwen3-VL), else T T T H H W W (Qwen2.5-VL).
     """
+    if not interleaved:
+        return np.repeat(np.arange(3, dtype=np.int32), section)
     axes = np.zeros(sum(section), np.int32)
     for axis in (1, 2):
         axes[axis : 3 * section[axis] : 3] = axis
@@ -24,7 +26,7 @@ def text_rope(config: TextConfig, positions: jax.Array) -> tuple[jax.Array, jax.
     """Returns cos and sin, float32 [B, L, 1, H / 2], for positions int [B, L, 3]."""
     half = config.head_width // 2
     frequencies = config.rope_theta ** (-np.arange(half, dtype=np.float64) / half)
-    chosen = positions[..., mrope_axes(config.mrope_section)].astype(jnp.float32)
+    chosen = positions[..., mrope_axes(config.mrope_section, config.mrope_interleaved)].astype(jnp.float32)
     return _cos_sin(chosen * frequencies.astype(np.float32))
 
 

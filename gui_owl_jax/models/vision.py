@@ -98,9 +98,7 @@ class VisionTower(nnx.Module):
     def __init__(self, config: QwenVLConfig, *, rngs: nnx.Rngs):
         tower = config.vision
         self.config = config
-        self.patch_embed = Linear(
-            tower.patch_columns * tower.temporal_patch_size, tower.width, ("patch", "vision_embed"), rngs=rngs
-        )
+        self.patch_embed = Linear(patch_kernel_rows(tower), tower.width, ("patch", "vision_embed"), rngs=rngs)
         # As large as the embedded patches: at 0.02 a fresh tower sees places only once it has learned to (measured on
         # screen reading: 0.66 of the words after 150 updates against 0.77).
         axes = (None, "vision_embed")
@@ -116,7 +114,7 @@ class VisionTower(nnx.Module):
     ) -> tuple[jax.Array, jax.Array]:
         """Returns features [B, M, D] and DeepStack features [X, B, M, D] of a batch's patches."""
         tower = self.config.vision
-        x = self._embed_patches(batch["patches"], dtype)
+        x = embed_patches(self.config, batch["patches"], self.patch_embed, dtype)
         x = x + interpolate(self.pos_embed.embedding[...], batch["pos_index"], batch["pos_weight"]).astype(dtype)
         cos_sin = rope.vision_rope(tower, batch["patch_coords"])
         segments = image_segments(batch["patch_segment_ids"])
@@ -136,19 +134,29 @@ class VisionTower(nnx.Module):
         _, deepstack = scan_layers(lambda merger, _, tap: (None, merger(tap)), self.deepstack, None, levels)
         return features, deepstack
 
-    def _embed_patches(self, patches: jax.Array, dtype: jnp.dtype) -> jax.Array:
-        """Normalises uint8 [B, P, C*p*p] and projects to [B, P, D].
 
-        An image counts as `temporal_patch_size` equal frames, so their kernels may be added up before the product.
-        """
-        tower = self.config.vision
-        area = tower.patch_size**2
-        mean = np.repeat(np.asarray(self.config.image_mean, np.float32), area)
-        std = np.repeat(np.asarray(self.config.image_std, np.float32), area)
-        pixels = (patches.astype(jnp.float32) / 255 - mean) / std
-        kernel = self.patch_embed.kernel[...].reshape(tower.channels, tower.temporal_patch_size, area, tower.width)
-        kernel = kernel.sum(axis=1).reshape(tower.patch_columns, tower.width)
-        return matmul(pixels.astype(dtype), kernel) + self.patch_embed.bias[...].astype(dtype)
+def patch_kernel_rows(vision: VisionConfig) -> int:
+    """Rows of the patch embedding's kernel: the pixels of all frames of a patch."""
+    return vision.channels * vision.temporal_patch_size * vision.patch_size**2
+
+
+def embed_patches(config: QwenVLConfig, patches: jax.Array, embed: Linear, dtype: jnp.dtype) -> jax.Array:
+    """Normalises uint8 [B, P, columns] and projects to [B, P, D].
+
+    Where an image's pixels travel once, it counts as `temporal_patch_size` equal frames, so their kernels may be added
+    up before the product.
+    """
+    tower = config.vision
+    area, frames = tower.patch_size**2, tower.temporal_patch_size
+    copies = frames if tower.video else 1
+    mean = np.repeat(np.asarray(config.image_mean, np.float32), copies * area)
+    std = np.repeat(np.asarray(config.image_std, np.float32), copies * area)
+    pixels = (patches.astype(jnp.float32) / 255 - mean) / std
+    kernel = embed.kernel[...]
+    if not tower.video:
+        kernel = kernel.reshape(tower.channels, frames, area, tower.width).sum(axis=1).reshape(-1, tower.width)
+    x = matmul(pixels.astype(dtype), kernel)
+    return x + embed.bias[...].astype(dtype) if hasattr(embed, "bias") else x
 
 
 def interpolate(table: jax.Array, index: jax.Array, weight: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Attention: one plain reference and two fast paths that agree with it."""
+"""Attention: one plain reference and three fast paths that agree with it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from gui_owl_jax.agent.errors import ConfigError
+from gui_owl_jax.ops import partition, splash
+from gui_owl_jax.ops.blockwise import blockwise_attention
 
-IMPLEMENTATIONS = ("xla", "einsum", "splash")
+IMPLEMENTATIONS = ("auto", "einsum", "xla", "splash", "blockwise")
 
 
 def attention(
@@ -18,7 +20,7 @@ def attention(
     segment_ids: jax.Array | None = None,
     causal: bool = False,
     mask: jax.Array | None = None,
-    implementation: str = "xla",
+    implementation: str = "auto",
 ) -> jax.Array:
     """Scaled dot-product attention with grouped queries; softmax in float32.
 
@@ -32,8 +34,10 @@ def attention(
       segment_ids: int [B, L] for self-attention (L = S); None lets all tokens see each other.
       causal: mask the future; L = S.
       mask: bool, broadcastable to [B, 1, L, S], True where a query may look; instead of segment_ids and causal.
-      implementation: "einsum" (the reference), "xla" (`jax.nn.dot_product_attention`: fused on GPU) or "splash" (the
-        Pallas TPU kernel; self-attention, L a multiple of 128).
+      implementation: "einsum" (the reference), "xla" (`jax.nn.dot_product_attention`: fused on GPU), "splash" (the
+        Pallas TPU kernel, see `ops.splash`; self-attention), "blockwise" (for CPUs, see `ops.blockwise`;
+        self-attention) or "auto", which chooses by where the program will run (`chosen`). For fewer than 128 tokens,
+        such as those of a window of patches, "splash" means "xla": no block of the kernel is that short.
 
     Returns:
       [B, L, N, H] in the dtype of q.
@@ -43,17 +47,36 @@ def attention(
     """
     if mask is not None and (segment_ids is not None or causal):
         raise ConfigError("attention: give either mask or segment_ids/causal")
-    if implementation == "splash":
-        if mask is not None:
-            raise ConfigError("attention: splash takes segment_ids and causal, not a mask")
-        return _splash(q, k, v, segment_ids, causal)
     if implementation not in IMPLEMENTATIONS:
         raise ConfigError(f"attention: implementation {implementation!r} is none of {', '.join(IMPLEMENTATIONS)}")
+    if implementation == "auto":
+        implementation = chosen(has_mask=mask is not None or q.shape[1] != k.shape[1])
+    if implementation in ("splash", "blockwise"):
+        if mask is not None:
+            raise ConfigError(f"attention: {implementation} takes segment_ids and causal, not a mask")
+        if q.shape[1] != k.shape[1]:
+            raise ConfigError(f"attention: {implementation} needs L = S, got {q.shape[1]} and {k.shape[1]}")
+    if implementation == "blockwise":
+        return blockwise_attention(q, k, v, segment_ids, causal)
+    if implementation == "splash" and q.shape[1] >= splash.LANES:
+        return splash.splash_attention(q, k, v, segment_ids, causal)
     if mask is None:
         mask = allowed(segment_ids, causal, q.shape[1])
     if implementation == "einsum":
         return _einsum(q, k, v, mask)
     return jax.nn.dot_product_attention(q, k, v, mask=mask)
+
+
+def chosen(*, has_mask: bool) -> str:
+    """Returns what "auto" stands for, by the platform that the program being traced will run on.
+
+    TPUs get splash, one CPU device blockwise; with a mask, on GPUs, and on a mesh of CPU devices it is xla: blockwise
+    loops over rows, and a loop over rows that lie on several devices would gather them.
+    """
+    platform = partition.platform()
+    if has_mask or (platform == "cpu" and partition.current_mesh() is not None):
+        return "xla"
+    return {"tpu": "splash", "cpu": "blockwise"}.get(platform, "xla")
 
 
 def allowed(segment_ids: jax.Array | None, causal: bool, length: int) -> jax.Array | None:
@@ -75,32 +98,3 @@ def _einsum(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array | None) ->
         scores = jnp.where(mask[:, :, None], scores, jnp.finfo(jnp.float32).min)
     weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
     return jnp.einsum("bkgls,bskh->blkgh", weights, v).reshape(batch, length, heads, width)
-
-
-def _splash(q: jax.Array, k: jax.Array, v: jax.Array, segment_ids: jax.Array | None, causal: bool) -> jax.Array:
-    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernel
-    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
-
-    length, heads = q.shape[1], q.shape[2]
-    if length % 128 or k.shape[1] != length:
-        raise ConfigError(f"attention: splash needs self-attention over a multiple of 128 tokens, got {length}")
-    mask_type = masks.CausalMask if causal else masks.FullMask
-    block = next(size for size in (512, 256, 128) if length % size == 0)
-    sizes = kernel.BlockSizes(
-        block_q=block, block_kv=block, block_kv_compute=block,
-        block_q_dkv=block, block_kv_dkv=block, block_kv_dkv_compute=block,
-        block_q_dq=block, block_kv_dq=block,
-    )  # fmt: skip
-    attend = kernel.make_splash_mha_single_device(
-        mask=masks.MultiHeadMask([mask_type((length, length))] * heads),
-        block_sizes=sizes,
-        interpret=jax.default_backend() != "tpu",
-    )
-    scaled = q * q.shape[-1] ** -0.5
-    order = (0, 2, 1, 3)
-    arguments = (scaled.transpose(order), k.transpose(order), v.transpose(order))
-    if segment_ids is None:
-        out = jax.vmap(lambda a, b, c: attend(a, b, c))(*arguments)
-    else:
-        out = jax.vmap(lambda a, b, c, s: attend(a, b, c, segment_ids=kernel.SegmentIds(s, s)))(*arguments, segment_ids)
-    return out.transpose(order).astype(q.dtype)

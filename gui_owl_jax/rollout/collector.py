@@ -19,6 +19,7 @@ from gui_owl_jax.agent.context import ContextConfig, build_messages
 from gui_owl_jax.agent.devices import DeviceFamily
 from gui_owl_jax.agent.errors import ParseError
 from gui_owl_jax.agent.parsing import parse_response
+from gui_owl_jax.agent.prompts import ImageRef
 from gui_owl_jax.agent.trajectory import Observation, Step, Trajectory
 from gui_owl_jax.hf.processor import EncodedPrompt, Processor
 from gui_owl_jax.rollout.engine import Sample, request_seed
@@ -154,7 +155,7 @@ def _prompt(
     """The encoded prompt of the next turn and the indices of the steps whose screenshots it shows."""
     task, steps = episode.task, episode.steps
     messages = build_messages(task.instruction, task.family, steps, context, observation_text=screen.text)
-    image_steps = tuple(part.step for m in messages for part in m.content if not isinstance(part, str))
+    image_steps = tuple(part.step for m in messages for part in m.content if isinstance(part, ImageRef))
     images = {i: (steps[i].observation if i < len(steps) else screen).image for i in image_steps}
     return processor.encode_prompt(messages, images), image_steps
 

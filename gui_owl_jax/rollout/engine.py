@@ -186,7 +186,7 @@ class Engine:
         sampler = self.sampler
         rows = bucket(len(prompts), sampler.row_buckets, "row_buckets")
         length = bucket(max(len(p.ids) for p in prompts), sampler.length_buckets, "length_buckets")
-        patches = max(sum(len(im.patches) for im in p.images) for p in prompts)
+        patches = max(sum(layout.patch_slots(im, self.config.vision) for im in p.images) for p in prompts)
         patches = bucket(patches, sampler.patch_buckets, "patch_buckets") if patches else 0
         # Rows that are only there to fill the bucket hold one token and are done before they start.
         filler = layout.Example(np.zeros(1, np.int32), np.zeros(1, np.float32), (), {})

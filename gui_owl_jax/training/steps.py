@@ -15,8 +15,11 @@ from jax.sharding import Mesh
 from gui_owl_jax import sharding
 from gui_owl_jax.agent.errors import ConfigError, TrainingError
 from gui_owl_jax.models.config import QwenVLConfig
+from gui_owl_jax.ops import partition
 from gui_owl_jax.rl.objective import ObjectiveConfig
+from gui_owl_jax.training import lora as adapters
 from gui_owl_jax.training import optimizer as optimizers
+from gui_owl_jax.training.lora import LoraConfig
 from gui_owl_jax.training.losses import (
     DEFAULT_COMPUTE,
     RL_ARRAYS,
@@ -36,10 +39,14 @@ LossAndGradient = Callable[[Any, Batch], tuple[tuple[jax.Array, Metrics], Any]]
 
 
 def supervised_step(
-    model: QwenVLConfig, optimizer: OptimizerConfig, mesh: Mesh, compute: ComputeConfig = DEFAULT_COMPUTE
+    model: QwenVLConfig,
+    optimizer: OptimizerConfig,
+    mesh: Mesh,
+    compute: ComputeConfig = DEFAULT_COMPUTE,
+    lora: LoraConfig = adapters.OFF,
 ) -> TrainStep:
     """Builds the step of pre-training and SFT; see `train_step` and `losses.supervised_loss`."""
-    return train_step(supervised_loss(model, compute), model, optimizer, mesh, compute)
+    return train_step(supervised_loss(model, compute), model, optimizer, mesh, compute, lora)
 
 
 def mrpo_step(
@@ -48,12 +55,13 @@ def mrpo_step(
     objective: ObjectiveConfig,
     mesh: Mesh,
     compute: ComputeConfig = DEFAULT_COMPUTE,
+    lora: LoraConfig = adapters.OFF,
 ) -> TrainStep:
     """Builds the MRPO update; see `train_step` and `losses.mrpo_loss`.
 
     A batch of empty groups (all weights 0) changes no parameter and no optimizer statistic; the state's step moves on.
     """
-    return train_step(mrpo_loss(model, objective, compute), model, optimizer, mesh, compute)
+    return train_step(mrpo_loss(model, objective, compute), model, optimizer, mesh, compute, lora)
 
 
 def score_step(
@@ -64,8 +72,13 @@ def score_step(
     Under the parameters before an update they are its `old_logps`, under those of the reference its `ref_logps`.
     """
     rows = sharding.batch_sharding(mesh)
+
+    def logps(params: Any, batch: Batch) -> jax.Array:
+        with partition.on_mesh(mesh):
+            return token_scores(model, params, batch, compute).logps
+
     score = jax.jit(
-        lambda params, batch: token_scores(model, params, batch, compute).logps,
+        logps,
         in_shardings=(sharding.param_shardings(model, mesh), rows),
         out_shardings=rows,
     )
@@ -74,7 +87,12 @@ def score_step(
 
 
 def train_step(
-    loss: Loss, model: QwenVLConfig, optimizer: OptimizerConfig, mesh: Mesh, compute: ComputeConfig = DEFAULT_COMPUTE
+    loss: Loss,
+    model: QwenVLConfig,
+    optimizer: OptimizerConfig,
+    mesh: Mesh,
+    compute: ComputeConfig = DEFAULT_COMPUTE,
+    lora: LoraConfig = adapters.OFF,
 ) -> TrainStep:
     """Builds one update of a loss.
 
@@ -84,6 +102,8 @@ def train_step(
       optimizer: the optimizer.
       mesh: where state (`state.create_state`) and batch (`sharding.put_batch`) lie.
       compute: its `accumulate` is read here.
+      lora: when it is on, the state's parameters have adapters; freezing the rest is up to the optimizer's rules
+        (`lora.train_adapters_only`).
 
     Returns:
       A jitted function (state, batch) -> (state, metrics) that donates the state. Metrics are those of the loss and, as
@@ -91,9 +111,13 @@ def train_step(
       `lr` (of this update), and `finite` (bool; false: the state was handed on unchanged, step included).
     """
     transform = optimizers.make_optimizer(optimizer)
+    shares = loss.shares
+    if lora.rank:
+        loss = Loss(loss.count, lambda params, rows, batch: shares(adapters.merge(lora, params), rows, batch))
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        (value, metrics), grads = _loss_and_gradient(loss, optimizer, compute.accumulate, state.params, batch)
+        with partition.on_mesh(mesh):
+            (value, metrics), grads = _loss_and_gradient(loss, optimizer, compute.accumulate, state.params, batch)
         grad_norm = optimizers.global_norm(grads)
         finite = jnp.isfinite(value) & jnp.isfinite(grad_norm)
         learn = finite & (loss.count(batch) > 0)
@@ -114,7 +138,7 @@ def train_step(
         }
         return TrainState(state.step + finite, params, opt_state), metrics
 
-    shardings = state_shardings(model, optimizer, mesh)
+    shardings = state_shardings(model, optimizer, mesh, lora)
     return jax.jit(
         step,
         in_shardings=(shardings, sharding.batch_sharding(mesh)),
@@ -130,11 +154,16 @@ def gradient_step(
 
     The gradients lie as the parameters do; where a parameter is frozen they have None.
     """
-    params, _ = optimizers.split_frozen(optimizer, sharding.param_shardings(model, mesh))
+    trained, _ = optimizers.split_frozen(optimizer, sharding.param_shardings(model, mesh))
+
+    def gradient(params: Any, batch: Batch) -> tuple[tuple[jax.Array, Metrics], Any]:
+        with partition.on_mesh(mesh):
+            return _loss_and_gradient(loss, optimizer, compute.accumulate, params, batch)
+
     return jax.jit(
-        lambda params, batch: _loss_and_gradient(loss, optimizer, compute.accumulate, params, batch),
+        gradient,
         in_shardings=(sharding.param_shardings(model, mesh), sharding.batch_sharding(mesh)),
-        out_shardings=(sharding.replicated(mesh), params),
+        out_shardings=(sharding.replicated(mesh), trained),
     )
 
 

@@ -20,6 +20,7 @@ from gui_owl_jax.agent.prompts import (
     Message,
     SampledTurn,
     Special,
+    VideoRef,
     chat_pieces,
     render_chat,
     system_prompt,
@@ -50,10 +51,15 @@ def published(template, messages, tools=None, add_generation_prompt=True, **form
 
 def as_dict(message: Message, strings: bool = False, nested_calls: bool = True, image_key: str = "image") -> dict:
     """A message in the form of the published API: content as a list of parts, or as a string where that is possible."""
-    content: object = [
-        {"type": "text", "text": part} if isinstance(part, str) else {"type": image_key, image_key: f"{part.step}.png"}
-        for part in message.content
-    ]
+
+    def as_part(part: str | ImageRef | VideoRef) -> dict:
+        if isinstance(part, str):
+            return {"type": "text", "text": part}
+        if isinstance(part, VideoRef):
+            return {"type": "video", "video": f"{part.video}.mp4"}
+        return {"type": image_key, image_key: f"{part.step}.png"}
+
+    content: object = [as_part(part) for part in message.content]
     if strings and all(isinstance(part, str) for part in message.content):
         content = "".join(message.content)
     result: dict = {"role": message.role, "content": content}
@@ -73,6 +79,10 @@ CHATS = {
     "system and user": [Message("system", ("Be kind.",)), Message("user", ("Hi",))],
     "image first": [Message("user", (ImageRef(0), "What is it?"))],
     "images between texts": [Message("user", ("a", ImageRef(0), "b", ImageRef(1), ImageRef(2), "c"))],
+    "videos and images": [
+        Message("user", (VideoRef(0), "a", ImageRef(1), VideoRef(1, fps=1.0))),
+        Message("tool", ("seen", VideoRef(0))),
+    ],
     "turns": [
         Message("system", ("S",)),
         Message("user", ("Task", ImageRef(0))),
@@ -138,9 +148,10 @@ def random_chat(rng: random.Random) -> list[Message]:
         return "".join(rng.choice(["a", " ", "\n", "中", "<", '"', "{{ x }}", "<|im_end|>", ""]) for _ in range(6))
 
     def content(images: bool) -> tuple:
-        return tuple(
-            ImageRef(rng.randrange(9)) if images and rng.random() < 0.4 else text() for _ in range(rng.randrange(4))
-        )
+        def picture() -> ImageRef | VideoRef:
+            return ImageRef(rng.randrange(9)) if rng.random() < 0.7 else VideoRef(rng.randrange(9))
+
+        return tuple(picture() if images and rng.random() < 0.4 else text() for _ in range(rng.randrange(4)))
 
     messages = [Message("system", content(False))] if rng.random() < 0.5 else []
     for _ in range(rng.randint(1, 7)):
@@ -199,6 +210,42 @@ def test_pieces_keep_template_and_content_apart():
     assert render_chat(messages) == render_chat([messages[0], Message("assistant", ("text",))])
 
 
+THOUGHT = "<think>\nwhy\n</think>\n\nA"
+
+
+def test_thinking_drops_the_reasoning_of_earlier_turns():
+    """Word for word; the comparison with the published template is in tests/hf/test_chat_template.py."""
+    call = ToolCall("search", {})
+    messages = [
+        Message("user", ("U",)),
+        Message("assistant", (THOUGHT,)),
+        Message("user", ("V",)),
+        Message("assistant", (THOUGHT,), tool_calls=(call,)),
+        Message("tool", ("R",)),
+    ]
+    payload = '<tool_call>\n{"name": "search", "arguments": {}}\n</tool_call>'
+    assert render_chat(messages, thinking=True) == (
+        "<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n<|im_start|>user\nV<|im_end|>\n"
+        f"<|im_start|>assistant\n<think>\nwhy\n</think>\n\nA\n{payload}<|im_end|>\n"
+        "<|im_start|>user\n<tool_response>\nR\n</tool_response><|im_end|>\n<|im_start|>assistant\n<think>\n"
+    )
+    # Instruct models keep every turn as it is and are not told to think.
+    assert render_chat(messages).count(THOUGHT) == 2 and render_chat(messages).endswith("<|im_start|>assistant\n")
+
+
+def test_sampled_turns_of_models_that_think():
+    """Ids were sampled behind the opening `<think>`, so they hold the reasoning; earlier turns give the answer only."""
+    ids = np.array([1, 2], np.int32)
+    turn = Message("assistant", ("why\n</think>\n\nA",), ids)
+    messages = [Message("user", ("U",)), turn, Message("user", ("V",)), turn, Message("tool", ("R",))]
+    pieces = chat_pieces(messages, thinking=True)
+    early, late = (piece for piece in pieces if isinstance(piece, SampledTurn))
+    assert early.token_ids is ids and early.answer_only and early.text == "A"
+    assert late.token_ids is ids and not late.answer_only and late.text == "why\n</think>\n\nA"
+    assert pieces[pieces.index(late) - 2 : pieces.index(late)] == ["assistant\n", "<think>\n"]
+    assert pieces[pieces.index(early) - 1] == "assistant\n"
+
+
 @pytest.mark.parametrize(
     ("messages", "message"),
     [
@@ -207,6 +254,7 @@ def test_pieces_keep_template_and_content_apart():
         ([Message("developer", ("x",))], "role 'developer'"),
         ([Message("user", "text")], "content is a str"),  # type: ignore[arg-type]
         ([Message("system", (ImageRef(0),))], "system message with an image"),
+        ([Message("system", (VideoRef(0),))], "system message with an image"),
         ([Message("user", ()), Message("assistant", (ImageRef(0),))], "message 1 is a assistant message with an image"),
         ([Message("user", (), tool_calls=(CALL,))], "user message with tool calls"),
         ([Message("user", (), np.array([1], np.int32))], "sampled ids"),

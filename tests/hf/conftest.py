@@ -33,6 +33,8 @@ PLACES = {
     "endoftext": 1006,
 }
 
+VARIANTS = ("tied", "untied", "moe", "qwen2.5")
+
 
 @pytest.fixture(scope="session")
 def corpus() -> tuple[str, ...]:
@@ -56,21 +58,40 @@ def processor(small) -> Processor:
     return Processor(small, ImageConfig(min_pixels=32 * 32, max_pixels=320 * 320))
 
 
-@pytest.fixture(scope="session", params=["tied", "untied"])
-def model(request) -> tuple[QwenVLConfig, dict]:
-    """A nano model of which no parameter is zero or one, tied and untied, with two DeepStack levels."""
-    config = get_preset("nano")
+def nano_model(variant: str) -> QwenVLConfig:
+    """A nano model of one of `VARIANTS`."""
+    if variant == "qwen2.5":
+        return get_preset("nano-qwen2.5")
+    config = get_preset("nano-moe" if variant == "moe" else "nano")
     vision = dataclasses.replace(config.vision, blocks=3, deepstack_indexes=(0, 2))
-    config = dataclasses.replace(config, vision=vision, tie_word_embeddings=request.param == "tied")
+    return dataclasses.replace(config, vision=vision, tie_word_embeddings=variant == "tied")
+
+
+def random_params(config: QwenVLConfig) -> dict:
+    """Parameters float32 of which none is zero or one."""
     rng = np.random.default_rng(0)
 
     def draw(path: tuple, shape: jax.ShapeDtypeStruct) -> np.ndarray:
         noise = rng.standard_normal(shape.shape)
         kind = path[-1].key
         if kind == "kernel":
-            noise /= np.sqrt(shape.shape[-2])
+            noise /= np.sqrt(shape.shape[-3 if path[-2].key == "gate_up" else -2])
         else:
             noise = {"scale": 1 + 0.2 * noise, "bias": 0.1 * noise, "embedding": 0.1 * noise}[kind]
         return noise.astype(np.float32)
 
-    return config, jax.tree_util.tree_map_with_path(draw, qwen_vl.abstract_params(config))
+    return jax.tree_util.tree_map_with_path(draw, qwen_vl.abstract_params(config))
+
+
+@pytest.fixture(scope="session", params=VARIANTS)
+def model(request) -> tuple[QwenVLConfig, dict]:
+    """A nano model of every family with random parameters; of Qwen3-VL a tied and an untied one."""
+    config = nano_model(request.param)
+    return config, random_params(config)
+
+
+@pytest.fixture(scope="session")
+def model_processor(model, small) -> Processor:
+    """The processor of `model`."""
+    factor = model[0].vision.patch_size * model[0].vision.merge_size
+    return Processor(small, ImageConfig.for_model(model[0], min_pixels=factor**2, max_pixels=100 * factor**2))

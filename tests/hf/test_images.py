@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
-from gui_owl_jax.agent.errors import CheckpointError, DataError
+from gui_owl_jax.agent.errors import CheckpointError, ConfigError, DataError
 from gui_owl_jax.hf.images import ImageConfig, image_patches, patchify, pixel_values, resize, smart_resize
 from gui_owl_jax.models.config import get_preset
 
@@ -16,6 +17,7 @@ QWEN25 = ImageConfig(
     max_pixels=50176,
     mean=(0.48145466, 0.4578275, 0.40821073),
     std=(0.26862954, 0.26130258, 0.27577711),
+    family="qwen2_5_vl",
 )
 
 
@@ -89,17 +91,18 @@ def test_patches_with_resizing(conformance, name, config, levels):
     assert np.abs(values - torchvision).mean() < grey_level
 
 
-def test_patches_equal_the_installed_processor():
+@pytest.mark.parametrize("config", [QWEN3, QWEN25], ids=lambda config: config.family)
+def test_patches_equal_the_installed_processor(config):
     module = pytest.importorskip("transformers.models.qwen2_vl.image_processing_pil_qwen2_vl")
-    content = {k: v for k, v in QWEN3.to_json().items() if not k.endswith(("_class", "_type"))}
+    content = {k: v for k, v in config.to_json().items() if not k.endswith(("_class", "_type"))}
     theirs = module.Qwen2VLImageProcessorPil(**content)
     rng = np.random.default_rng(1)
     for height, width in [(100, 150), (64, 96), (33, 250), (400, 300)]:
         image = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
         expected = theirs(images=[image], return_tensors="np")
-        ours = image_patches(image, QWEN3)
+        ours = image_patches(image, config)
         assert (1, *ours.grid) == tuple(expected["image_grid_thw"][0])
-        np.testing.assert_array_equal(pixel_values(ours, QWEN3), expected["pixel_values"])
+        np.testing.assert_array_equal(pixel_values(ours, config), expected["pixel_values"])
 
 
 def test_image_that_fits_is_not_touched():
@@ -128,19 +131,48 @@ def test_patchify_refuses_odd_sizes():
 
 
 def test_config_json_round_trip_and_old_form():
-    assert ImageConfig.from_json(QWEN25.to_json()) == QWEN25
-    old = {k: v for k, v in QWEN25.to_json().items() if k != "size"} | {"min_pixels": 3136, "max_pixels": 50176}
-    assert ImageConfig.from_json(old) == QWEN25
-    model = get_preset("nano")
-    assert ImageConfig.for_model(model, min_pixels=1024).patch_size == model.vision.patch_size
+    for config in (QWEN3, QWEN25):
+        content = config.to_json()
+        assert ImageConfig.from_json(content) == config
+        # Without the name of the class the form decides.
+        assert ImageConfig.from_json({k: v for k, v in content.items() if k != "processor_class"}) == config
+    size = {"size": {"shortest_edge": 3136, "longest_edge": 50176}, "min_pixels": None, "max_pixels": None}
+    assert ImageConfig.from_json(QWEN25.to_json() | size) == QWEN25
 
 
-@pytest.mark.parametrize("name", ["Qwen3-VL-4B-Instruct", "Qwen3-VL-8B-Thinking"])
+def test_config_of_a_model():
+    for name in ("nano", "4b", "30b-a3b"):
+        vision = get_preset(name).vision
+        config = ImageConfig.for_model(get_preset(name))
+        assert config == ImageConfig() and config.patch_size == vision.patch_size
+        assert ImageConfig.for_model(get_preset(name), min_pixels=1024).min_pixels == 1024
+    config = ImageConfig.for_model(get_preset("qwen2.5-7b"))
+    assert config == dataclasses.replace(QWEN25, max_pixels=12845056) and config.factor == 28
+    with pytest.raises(ConfigError, match="family 'qwen2_vl'"):
+        dataclasses.replace(config, family="qwen2_vl")
+
+
+@pytest.mark.parametrize("name", ["Qwen3-VL-4B-Instruct", "Qwen3-VL-8B-Thinking", "Qwen2.5-VL-7B-Instruct"])
 def test_published_preprocessor_configs(conformance, name):
     published = json.loads((conformance / "qwen_configs" / f"{name}.json").read_text())["preprocessor_config"]
     config = ImageConfig.from_json(published)
-    assert config == ImageConfig()
+    assert config == ImageConfig.for_model(get_preset("4b" if "Qwen3" in name else "qwen2.5-7b"))
     assert config.to_json() == published
+
+
+def test_the_shared_file_of_transformers_5(tmp_path):
+    """There one file holds all processors; it goes before the older one."""
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(QWEN3.to_json()))
+    part = {k: v for k, v in QWEN25.to_json().items() if not k.endswith(("_class", "_pixels"))}
+    part["size"] = {"shortest_edge": 3136, "longest_edge": 50176}
+    shared = {"processor_class": "Qwen2_5_VLProcessor", "image_processor": part}
+    (tmp_path / "processor_config.json").write_text(json.dumps(shared))
+    assert ImageConfig.load(tmp_path) == QWEN25
+    (tmp_path / "processor_config.json").write_text(json.dumps({"processor_class": "Qwen3VLProcessor"}))
+    assert ImageConfig.load(tmp_path) == QWEN3
+    (tmp_path / "processor_config.json").write_text(json.dumps({"image_processor": {"patch_size": 1}}))
+    with pytest.raises(CheckpointError, match="processor_config.json: image_processor lacks the field"):
+        ImageConfig.load(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 
@@ -9,12 +10,19 @@ import pytest
 from gui_owl_jax.agent.context import ContextConfig, build_messages
 from gui_owl_jax.agent.devices import DeviceFamily
 from gui_owl_jax.agent.errors import CheckpointError, DataError
-from gui_owl_jax.agent.prompts import ImageRef, Message, render_chat
+from gui_owl_jax.agent.prompts import ImageRef, Message, VideoRef, render_chat
 from gui_owl_jax.hf.byte_bpe import SPECIAL_TOKENS
 from gui_owl_jax.hf.images import ImageConfig, image_patches
 from gui_owl_jax.hf.processor import Processor
 from gui_owl_jax.hf.tokenizer import qwen_tokenizer
+from gui_owl_jax.hf.video import Video, VideoConfig
+from gui_owl_jax.models.config import get_preset
 
+# The processors of the reference fixtures, and the rate of their video.
+PUBLISHED = {
+    "qwen3": ("4b", (4096, 65536), VideoConfig(4096, 262144), 2.0),
+    "qwen25": ("qwen2.5-3b", (3136, 50176), VideoConfig(3136, 50176), 0.5),
+}
 PUBLISHED_CASES = {
     "text": [([Message("user", ("What is on the screen?",))], "")],
     "images": [([Message("user", ("Compare ", ImageRef(0), ImageRef(1), " and click the blue box."))], "ab")],
@@ -22,6 +30,7 @@ PUBLISHED_CASES = {
         ([Message("user", (ImageRef(0), "Where is it?"))], "b"),
         ([Message("user", ("First ", ImageRef(0), " then answer in one longer sentence, please."))], "a"),
     ],
+    "video": [([Message("user", (VideoRef(0), "What moved? ", ImageRef(0)))], "b")],
 }
 
 
@@ -29,19 +38,83 @@ def screenshot(height: int, width: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
+def published_processor(family: str, **changes) -> Processor:
+    preset, (smallest, largest), video, _ = PUBLISHED[family]
+    images = ImageConfig.for_model(get_preset(preset), min_pixels=smallest, max_pixels=largest)
+    return Processor(qwen_tokenizer(), images, dataclasses.replace(video, **changes))
+
+
+@pytest.mark.parametrize("family", PUBLISHED)
 @pytest.mark.parametrize("name", PUBLISHED_CASES)
-def test_prompts_equal_the_published_processor(conformance, name):
-    reference = np.load(conformance / "qwen_vl" / f"proc_qwen3_{name}.npz")
+def test_prompts_equal_the_published_processor(conformance, name, family):
+    reference = np.load(conformance / "qwen_vl" / f"proc_{family}_{name}.npz")
     pictures = np.load(conformance / "qwen_vl" / "images.npz")
-    processor = Processor(qwen_tokenizer(), ImageConfig(min_pixels=4096, max_pixels=65536))
+    processor, videos = published_processor(family), {0: Video(pictures["video"], PUBLISHED[family][3])}
     grids = []
     for row, (messages, images) in enumerate(PUBLISHED_CASES[name]):
-        prompt = processor.encode_prompt(messages, {i: pictures[key] for i, key in enumerate(images)})
+        shown = {i: pictures[key] for i, key in enumerate(images)}
+        prompt = processor.encode_prompt(messages, shown, videos=videos)
         keep = reference["attention_mask"][row] == 1
         assert prompt.ids.dtype == np.int32
         np.testing.assert_array_equal(prompt.ids, reference["input_ids"][row][keep])
-        grids += [(1, *image.grid) for image in prompt.images]
+        grids += [(1, *image.grid) for image in prompt.images if not image.video]
     assert grids == [tuple(grid) for grid in reference.get("image_grid_thw", [])]
+    parts = [part for part in prompt.images if part.video]
+    for gt, gh, gw in reference.get("video_grid_thw", []):
+        assert sum(part.frames for part in parts) == gt and {part.grid for part in parts} == {(gh, gw)}
+    for seconds in reference.get("second_per_grid_ts", []):
+        assert parts[0].seconds_per_patch == seconds
+
+
+def test_images_and_videos_mixed(processor):
+    """Patches come in the order of their pads; every video is sampled at the rate that its message asks for."""
+    tokenizer, image = processor.tokenizer, screenshot(64, 96)
+    video = np.stack([screenshot(64, 96, seed) for seed in range(8)])
+    content = (VideoRef(7), "a", ImageRef(0), VideoRef(7, fps=4.0), "b", VideoRef(8))
+    videos = {7: Video(video, 4.0), 8: Video(video[:2], 4.0)}
+    prompt = processor.encode_prompt([Message("user", content)], {0: image}, videos=videos)
+    assert [part.video for part in prompt.images] == [True] * 2 + [False] + [True] * 5
+    pads = {name: f"<|vision_start|>{f'<|{name}|>' * 6}<|vision_end|>" for name in ("image_pad", "video_pad")}
+    # Two frames a second are frames 0 2 5 7 of eight; four a second all of them, at 0, 0.25, 0.5, ... seconds.
+    expected = tokenizer.encode(
+        "<|im_start|>user\n"
+        f"<0.2 seconds>{pads['video_pad']}<1.5 seconds>{pads['video_pad']}a{pads['image_pad']}"
+        f"<0.1 seconds>{pads['video_pad']}<0.6 seconds>{pads['video_pad']}<1.1 seconds>{pads['video_pad']}"
+        f"<1.6 seconds>{pads['video_pad']}b<0.1 seconds>{pads['video_pad']}"
+        "<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert prompt.ids.tolist() == expected
+    np.testing.assert_array_equal(prompt.images[2].patches, image_patches(image, processor.image_config).patches)
+
+
+def test_the_outer_pair_of_transformers_5(conformance):
+    video = {0: Video(np.load(conformance / "qwen_vl" / "images.npz")["video"], 2.0)}
+    messages = [Message("user", (VideoRef(0), "What?"))]
+    inner = published_processor("qwen3").encode_prompt(messages, {}, videos=video).ids.tolist()
+    outer = published_processor("qwen3", outer_pair=True).encode_prompt(messages, {}, videos=video).ids.tolist()
+    encode, decode = qwen_tokenizer().encode, qwen_tokenizer().decode
+    assert outer == encode(decode(inner).replace("<0.2", "<|vision_start|><0.2").replace("What", "<|vision_end|>What"))
+
+
+def test_thinking(small):
+    processor = Processor(small.for_thinking(), ImageConfig(min_pixels=1024))
+    tokenizer = processor.tokenizer
+    sampled = tokenizer.encode("why\n</think>\n\nTap.<|im_end|>")
+    turn = Message("assistant", ("why\n</think>\n\nTap.",), np.asarray(sampled, np.int32))
+    messages = [Message("user", ("q",)), turn, Message("user", ("r",)), turn, Message("tool", ("done",))]
+    expected = [
+        *tokenizer.encode("<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"),
+        *tokenizer.encode("Tap."),
+        *tokenizer.encode("<|im_end|>\n<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n<think>\n"),
+        *sampled,
+        *tokenizer.encode("\n<|im_start|>user\n<tool_response>\ndone\n</tool_response><|im_end|>\n"),
+        *tokenizer.encode("<|im_start|>assistant\n<think>\n"),
+    ]
+    assert processor.encode_prompt(messages, {}).ids.tolist() == expected
+    # Cut off while it was thinking: there is no answer to tell apart, all of it stays.
+    cut = Message("assistant", ("why",), np.asarray(tokenizer.encode("\nwhy"), np.int32))
+    found = processor.encode_prompt([Message("user", ("q",)), cut, Message("user", ("r",))], {}).ids
+    assert "assistant\n\nwhy<|im_end|>" in tokenizer.decode(found)
 
 
 def test_ids_are_those_of_the_rendered_text(processor):
@@ -131,6 +204,9 @@ def test_responses_round_trip(processor, corpus):
 
 
 def test_missing_screenshots_and_bad_roles_are_refused(processor):
+    for videos in ({}, None, {1: Video(np.zeros((2, 64, 64, 3), np.uint8))}):
+        with pytest.raises(DataError, match="video 7"):
+            processor.encode_prompt([Message("user", (VideoRef(7),))], {}, videos=videos)
     with pytest.raises(DataError, match="step 7"):
         processor.encode_prompt([Message("user", (ImageRef(7),))], {0: screenshot(64, 64)})
     with pytest.raises(DataError, match="uint8"):
@@ -158,10 +234,24 @@ def test_pickle(processor):
     np.testing.assert_array_equal(ours.images[0].patches, theirs.images[0].patches)
 
 
+@pytest.mark.parametrize("preset", ["4b", "qwen2.5-7b"])
+@pytest.mark.parametrize("thinking", [False, True])
+def test_files_keep_all_settings(small, tmp_path, preset, thinking):
+    tokenizer = small.for_thinking() if thinking else small
+    images = ImageConfig.for_model(get_preset(preset), max_pixels=123456)
+    Processor(tokenizer, images, VideoConfig(5000, 60000, 1.0, 2, 16)).save(tmp_path)
+    loaded = Processor.load(tmp_path)
+    assert loaded.image_config == images and loaded.video_config == VideoConfig(5000, 60000, 1.0, 2, 16)
+    assert loaded.tokenizer.thinking == thinking and loaded.tokenizer.chat_template == tokenizer.chat_template
+    assert pickle.loads(pickle.dumps(loaded)).video_config == loaded.video_config
+    (tmp_path / "video_preprocessor_config.json").unlink()
+    assert Processor.load(tmp_path).video_config == VideoConfig.for_family(images.family)
+
+
 def test_save_and_load(processor, tmp_path):
     processor.save(tmp_path)
     loaded = Processor.load(tmp_path)
-    assert loaded.image_config == processor.image_config
+    assert loaded.image_config == processor.image_config and loaded.video_config == processor.video_config
     messages = [Message("user", ("Tap it", ImageRef(0)))]
     ours, theirs = (p.encode_prompt(messages, {0: screenshot(64, 96)}) for p in (processor, loaded))
     np.testing.assert_array_equal(ours.ids, theirs.ids)

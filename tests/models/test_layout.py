@@ -47,7 +47,7 @@ def test_table_corners_reconstruct_the_position(grid, side):
 
 
 def test_rope_positions_of_text_and_image():
-    positions, following = layout.rope_positions(10, [(3, 2, 3)])
+    positions, following = layout.rope_positions(10, [layout.VisualRun(3, 1, 2, 3)])
     np.testing.assert_array_equal(
         positions.T,
         [[0, 1, 2, 3, 3, 3, 3, 3, 3, 6], [0, 1, 2, 3, 3, 3, 4, 4, 4, 6], [0, 1, 2, 3, 4, 5, 3, 4, 5, 6]],
@@ -64,11 +64,11 @@ def test_rope_positions_without_images():
 def test_image_runs_skip_stray_pads():
     # A sampled lone pad, and a sampled run of another length, come before the image of two merged tokens.
     tokens = [5, PAD, START, PAD, END, START, PAD, PAD, END, 6]
-    assert layout.image_runs(example(tokens, image((2, 4))), CONFIG) == [(6, 1, 2)]
+    assert layout.image_runs(example(tokens, image((2, 4))), CONFIG) == [layout.VisualRun(6, 1, 1, 2)]
     # Given starts win: two equal runs, the second is the image.
     twice = [START, PAD, END, START, PAD, END]
-    assert layout.image_runs(example(twice, image((2, 2))), CONFIG) == [(1, 1, 1)]
-    assert layout.image_runs(example(twice, image((2, 2)), image_starts=(4,)), CONFIG) == [(4, 1, 1)]
+    assert layout.image_runs(example(twice, image((2, 2))), CONFIG) == [layout.VisualRun(1, 1, 1, 1)]
+    assert layout.image_runs(example(twice, image((2, 2)), image_starts=(4,)), CONFIG) == [layout.VisualRun(4, 1, 1, 1)]
 
 
 def test_stray_pads_are_ordinary_tokens():

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from gui_owl_jax.agent.errors import ConfigError
-from gui_owl_jax.ops.attention import attention
+from gui_owl_jax.ops import blockwise, partition
+from gui_owl_jax.ops.attention import attention, chosen
 
 
 def inputs(length=12, heads=4, kv_heads=2, width=8, batch=2, seed=0):
@@ -36,7 +37,7 @@ def by_hand(q, k, v, segment_ids, causal):
     return out
 
 
-@pytest.mark.parametrize("implementation", ["einsum", "xla"])
+@pytest.mark.parametrize("implementation", ["einsum", "xla", "blockwise"])
 @pytest.mark.parametrize("causal", [True, False])
 def test_matches_plain_arithmetic(implementation, causal):
     q, k, v = inputs()
@@ -74,6 +75,52 @@ def test_gradients_agree(causal):
         np.testing.assert_allclose(own, expected, rtol=0, atol=5e-6)
 
 
+@pytest.mark.parametrize(
+    ("length", "heads", "kv_heads", "rows", "most", "tile", "segmented", "causal"),
+    [
+        (12, 4, 2, 256, 8, 1 << 20, True, True),  # one block, one tile
+        (37, 4, 2, 32, 8, 1 << 20, True, True),  # blocks of 16, the last one shorter
+        (37, 4, 2, 32, 8, 1 << 20, True, False),
+        (37, 4, 1, 64, 8, 2000, False, True),  # a tile per head
+        (53, 3, 3, 4, 2, 9000, False, False),  # no groups; blocks of 27, so that there are 2
+        (1, 2, 2, 256, 8, 1 << 20, True, True),
+    ],
+)
+def test_blockwise_agrees(monkeypatch, length, heads, kv_heads, rows, most, tile, segmented, causal):
+    for name, value in {"QUERY_ROWS": rows, "MOST_BLOCKS": most, "TILE_BYTES": tile}.items():
+        monkeypatch.setattr(blockwise, name, value)
+    arguments = (
+        *inputs(length=length, heads=heads, kv_heads=kv_heads, seed=3),
+        segments(length) if segmented else None,
+        causal,
+    )
+    for own, expected in zip(
+        values_and_gradients("blockwise", *arguments), values_and_gradients("einsum", *arguments), strict=True
+    ):
+        np.testing.assert_allclose(own, expected, rtol=0, atol=1e-5)
+
+
+def test_blockwise_keeps_no_weights_for_the_backward_pass():
+    q, k, v = inputs(length=512, heads=2, kv_heads=1, batch=1)
+    _, backward = jax.vjp(lambda q: attention(q, k, v, causal=True, implementation="blockwise"), q)
+    assert max(x.size for x in jax.tree.leaves(backward)) <= q.size
+    _, backward = jax.vjp(lambda q: attention(q, k, v, causal=True, implementation="einsum"), q)
+    assert max(x.size for x in jax.tree.leaves(backward)) >= 2 * 512 * 512
+
+
+def test_auto_follows_the_platform(monkeypatch):
+    assert chosen(has_mask=False) == "blockwise"
+    assert chosen(has_mask=True) == "xla"
+    for platform, expected in {"tpu": "splash", "gpu": "xla"}.items():
+        monkeypatch.setattr(partition, "platform", lambda platform=platform: platform)
+        assert chosen(has_mask=False) == expected
+
+
+def test_auto_leaves_rows_on_several_devices_where_they_are(monkeypatch):
+    monkeypatch.setattr(partition, "current_mesh", object)
+    assert chosen(has_mask=False) == "xla"
+
+
 @pytest.mark.parametrize(("causal", "kv_heads"), [(True, 2), (False, 1)])
 def test_splash_agrees(causal, kv_heads):
     """The TPU kernel, interpreted."""
@@ -84,7 +131,7 @@ def test_splash_agrees(causal, kv_heads):
 
 def test_low_precision_keeps_its_dtype():
     q, k, v = (x.astype(jnp.bfloat16) for x in inputs())
-    for implementation in ("einsum", "xla"):
+    for implementation in ("einsum", "xla", "blockwise"):
         found = attention(q, k, v, segment_ids=segments(), causal=True, implementation=implementation)
         assert found.dtype == jnp.bfloat16
         expected = by_hand(q, k, v, segments(), True)
@@ -95,7 +142,7 @@ def test_low_precision_keeps_its_dtype():
     ("arguments", "message"),
     [
         ({"implementation": "flash"}, "none of"),
-        ({"implementation": "splash"}, "128"),
+        ({"implementation": "blockwise", "mask": np.ones((1, 1, 12, 12), bool)}, "mask"),
         ({"implementation": "splash", "mask": np.ones((1, 1, 12, 12), bool)}, "mask"),
         ({"causal": True, "mask": np.ones((1, 1, 12, 12), bool)}, "either"),
     ],

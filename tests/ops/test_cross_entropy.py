@@ -41,6 +41,63 @@ def test_values_and_gradients(chunk):
         np.testing.assert_allclose(own, reference, rtol=1e-4, atol=2e-5)
 
 
+def test_a_worked_example():
+    """One token, logits (0, ln 2, ln 5): p = (1, 2, 5) / 8, target 1; everything else in float64 by hand."""
+    logits, p = np.log([1.0, 2.0, 5.0]), np.array([1, 2, 5]) / 8
+    hidden, kernel, targets = jnp.ones((1, 2, 1)), jnp.asarray(logits, jnp.float32)[None], jnp.full((1, 2), 1)
+
+    def score(name):
+        return lambda kernel: getattr(token_statistics(hidden, kernel, targets), name)[0, 0]
+
+    entropy = np.log(8) - p @ logits
+    np.testing.assert_allclose(score("logps")(kernel), np.log(2 / 8), rtol=1e-6)
+    np.testing.assert_allclose(score("entropy")(kernel), entropy, rtol=1e-6)
+    # d logp / d l = [target] - p; d entropy / d l_i = -p_i (ln p_i + entropy). The hidden state is 1, so the same for
+    # the kernel.
+    np.testing.assert_allclose(jax.grad(score("logps"))(kernel)[0], [-1 / 8, 6 / 8, -5 / 8], rtol=1e-6)
+    np.testing.assert_allclose(jax.grad(score("entropy"))(kernel)[0], -p * (np.log(p) + entropy), rtol=1e-5)
+
+
+@pytest.mark.parametrize("seen", [0, 1, 17, B * L])
+def test_only_tokens_under_the_mask_count(seen):
+    hidden, kernel, targets = inputs()
+    mask = jnp.asarray(np.random.default_rng(seen).permutation(B * L).reshape(B, L) < seen)
+
+    def loss(hidden, kernel, **options):
+        logps, entropy, _ = token_statistics(hidden, kernel, targets, chunk=3, **options)
+        return jnp.where(mask, logps + 0.3 * entropy, 0).sum()
+
+    expected = jax.value_and_grad(loss, argnums=(0, 1))(hidden, kernel)
+    found = jax.jit(lambda h, k: jax.value_and_grad(loss, argnums=(0, 1))(h, k, mask=mask))(hidden, kernel)
+    for own, reference in zip(jax.tree.leaves(found), jax.tree.leaves(expected)):
+        np.testing.assert_allclose(own, reference, rtol=1e-5, atol=1e-5)
+
+
+def test_chunks_without_tokens_under_the_mask_are_not_visited():
+    """Were they, the infinite hidden states would make the gradient of the kernel NaN."""
+    hidden, kernel, targets = inputs()
+    mask = jnp.arange(L)[None] >= jnp.array([[L - 2], [L - 4]])  # 6 tokens: one chunk of 3 per row
+    hidden = jnp.where(mask[..., None], hidden, jnp.inf)
+
+    def loss(kernel, mask):
+        logps, entropy, _ = token_statistics(hidden, kernel, targets, chunk=3, mask=mask)
+        return jnp.where(mask, logps + entropy, 0).sum()
+
+    assert jnp.isfinite(jax.grad(loss)(kernel, mask)).all()
+    assert not jnp.isfinite(jax.grad(loss)(kernel, jnp.ones_like(mask))).all()
+
+
+def test_the_gradient_of_the_kernel_is_summed_in_float32():
+    """Summed over 23 chunks as over 2; in bfloat16 the sums would differ by a hundredth."""
+    hidden, kernel, targets = inputs()
+    hidden = hidden.astype(jnp.bfloat16)
+
+    def gradient(chunk):
+        return jax.grad(lambda kernel: token_logps(hidden, kernel, targets, chunk=chunk)[0].sum())(kernel)
+
+    np.testing.assert_allclose(gradient(1), gradient(128), rtol=1e-4, atol=1e-4)
+
+
 def test_correct_marks_the_likeliest_token():
     hidden, kernel, _ = inputs()
     best = (hidden @ kernel).argmax(axis=-1)
