@@ -28,6 +28,7 @@ from gui_owl_jax import sharding
 from gui_owl_jax.agent.errors import ConfigError
 from gui_owl_jax.models import qwen_vl
 from gui_owl_jax.models.config import QwenVLConfig, get_preset
+from gui_owl_jax.models.layers import remat_name
 from gui_owl_jax.rl.objective import ObjectiveConfig
 from gui_owl_jax.rollout import serving
 from gui_owl_jax.training import aot, steps
@@ -95,7 +96,8 @@ def train_program(config: ConfigDict) -> Program:
         step = steps.supervised_step(model, optimizer, mesh, compute)
         batch = aot.abstract_batch(model, mesh, rows, tokens, patches)
     forward = roofline.forward_flops(model, rows, tokens, patches).forward
-    again = {"none": 3, "dots": 3.1, "full": 4}[compute.remat]
+    remat = remat_name(compute.remat)
+    again = {"none": 3, "dots": 3.1, "full": 4}[remat]
     state = abstract_state(model, optimizer, mesh)
     micro = rows // sharding.row_parts(mesh) // compute.accumulate
     tensor, width = mesh.shape["tensor"], jnp.dtype(compute.dtype).itemsize
@@ -109,7 +111,7 @@ def train_program(config: ConfigDict) -> Program:
         "layer inputs kept, tower": kept_vision,
         "logits of a vocabulary part": micro * compute.chunk * model.text.vocab_size * 4 / tensor,
     }
-    passes = {"none": 2, "dots": 2, "full": 3}[compute.remat]
+    passes = {"none": 2, "dots": 2, "full": 3}[remat]
     used = _count(qwen_vl.abstract_params(model)) * width / tensor / mesh.shape["expert"]
     traffic = 28 / 4 * weights + 2 * passes * used + 4 * (kept + kept_vision)
     return Program(step, (state, batch), mesh.size, 3 * forward, again * forward, traffic, terms, beside)
@@ -139,8 +141,10 @@ def decode_program(config: ConfigDict) -> Program:
     return Program(step, arguments, mesh.size, flops, flops, sum(terms.values()), terms)
 
 
-def report(program: Program, topology: str) -> dict[str, Any]:
-    """Compiles a program and returns its row of the store, a plain dict."""
+def report(program: Program, topology: str, level: str = "default") -> dict[str, Any]:
+    """Compiles a program at a level of optimisation and returns its row of the store, a plain dict."""
+    if level != "default":
+        jax.config.update("jax_optimization_level", level)
     compiled = aot.compile_step(program.step, *program.arguments)
     found = hlo.collectives(compiled.hlo)
     memory = roofline.chip(topology).memory
@@ -156,7 +160,7 @@ def report(program: Program, topology: str) -> dict[str, Any]:
         "argument_bytes": compiled.argument_bytes,
         "temporary_bytes": compiled.temporary_bytes,
         "compile_seconds": round(compiled.seconds, 1),
-        "level": jax.config.jax_optimization_level,
+        "level": level,
         "model_flops": program.model_flops,
         "done_flops": program.done_flops,
         "hbm_bytes": program.hbm_bytes,
@@ -223,8 +227,6 @@ def main(argv: list[str]) -> None:
     del argv
     store = pathlib.Path(_FLAGS.store)
     table = common.read_json(store) if store.exists() else {}
-    if _FLAGS.level != "default":
-        jax.config.update("jax_optimization_level", _FLAGS.level)
     for module in _FLAGS.configs:
         experiment = importlib.import_module(f"configs.{module}")
         for name in experiment.NAMES:
@@ -235,7 +237,7 @@ def main(argv: list[str]) -> None:
                 sampled = kind == "train" or (config.sampling_mesh.data > 0 and "-sft-" not in name)
                 if not wanted or not sampled or (key in table and not _FLAGS.again):
                     continue
-                row = report(BUILDERS[kind](config), config.topology)
+                row = report(BUILDERS[kind](config), config.topology, _FLAGS.level)
                 table = (common.read_json(store) if store.exists() else {}) | {key: row}
                 common.write_json(store, table)
                 print(compile_table.line(key, row), flush=True)

@@ -15,15 +15,15 @@ Written by `python -m launch.compile_for_tpu`, which compiles each program for i
 host without a TPU, and keeps the results in `docs/compile_for_tpu.json`. Nothing here was run on a TPU: memory and
 collectives are the compiler's, times are estimates.
 
-- Peak: the compiler's peak of HBM per chip, in GiB, of what a program may use ({memory}). `+` is what lies beside it: the
-  reference weights of MRPO, fp32, split like the policy's.
+- Peak: the compiler's peak of HBM per chip, in GiB, of what a program may use ({memory}). `+` is what lies beside it:
+  the reference weights of MRPO, fp32, split like the policy's.
 - Collectives: GB per chip and step, each asynchronous one counted once, those in loops as often as the loop runs. An
   all-gather counts what it gives, an all-reduce or reduce-scatter what it takes.
-- FLOPs: of the whole pod and step, counted by hand (`launch/roofline.py`) for full rows, each one text and one image: an
-  upper bound for packed rows. Trained steps count 3 forward passes; what is computed again does not count.
-- Step and MFU: an upper bound of what can be reached, not a forecast. The step takes as long as the longest of computing
-  (with what is computed again), reading memory and sending (on a ring over all links) takes at full published rate, all
-  three overlapping perfectly. {rates}
+- FLOPs: of the whole pod and step, counted by hand (`launch/roofline.py`) for full rows, each one text and one image:
+  an upper bound for packed rows. Trained steps count 3 forward passes; what is computed again does not count.
+- Step and MFU: an upper bound of what can be reached, not a forecast. The step takes as long as the longest of
+  computing (with what is computed again), reading memory and sending (on a ring over all links) takes at full published
+  rate, all three overlapping perfectly. {rates}
 - Level: `O0` marks results of the compiler's lowest level, which uses more or less memory than the default one.
 """
 

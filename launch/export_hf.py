@@ -1,14 +1,21 @@
 """Writes a policy as a Hugging Face checkpoint folder that `transformers` loads unchanged.
 
 python -m launch.export_hf --policy=runs/quickstart/mrpo --out=runs/quickstart/export
+
+With --config.mesh (and --config.distributed) as in training the weights stay sharded over the devices, and pass through
+the host one tensor at a time.
 """
 
 from __future__ import annotations
 
+import math
+import pathlib
+
+import jax
 from absl import flags
 from ml_collections import config_flags
 
-from gui_owl_jax.hf import checkpoint
+from gui_owl_jax.hf import checkpoint, names
 from launch import common
 
 CONFIG = config_flags.DEFINE_config_file("config", "configs/base.py", "Used where the policy brings no own settings.")
@@ -18,16 +25,34 @@ STEP = flags.DEFINE_integer("step", None, "Which checkpoint of the run; the late
 DTYPE = flags.DEFINE_enum(
     "dtype", None, ["float32", "bfloat16"], "Type of the stored weights; by default that of the policy's own."
 )
+EXPERT_LAYOUT = flags.DEFINE_enum(
+    "expert_layout", None, names.EXPERT_LAYOUTS, "How the tensors of experts are stored; by default as published."
+)
 
 
 def main(argv: list[str]) -> None:
     """Exports, then says how to load it."""
     del argv
-    policy = common.load_policy(CONFIG.value, POLICY.value, step=STEP.value, dtype=None)
-    checkpoint.export_hf(policy.model, policy.params, OUT.value, policy.processor, dtype=DTYPE.value)
-    print(f"exported to {OUT.value}; load it with:")
-    print("  from transformers import AutoModelForImageTextToText")
-    print(f'  model = AutoModelForImageTextToText.from_pretrained("{OUT.value}")')
+    config = CONFIG.value
+    common.setup_devices(config)
+    sharded = math.prod(config.mesh.to_dict().values()) != 1
+    mesh = common.make_mesh(config) if sharded else None
+    policy = common.load_policy(config, POLICY.value, step=STEP.value, mesh=mesh, dtype=None)
+    source = pathlib.Path(POLICY.value)
+    settings = (checkpoint.load_generation(folder) for folder in (source, source / "model"))
+    checkpoint.export_hf(
+        policy.model,
+        policy.params,
+        OUT.value,
+        policy.processor,
+        dtype=DTYPE.value,
+        generation=next((found for found in settings if found is not None), None),
+        expert_layout=EXPERT_LAYOUT.value,
+    )
+    if jax.process_index() == 0:
+        print(f"exported to {OUT.value}; load it with:")
+        print("  from transformers import AutoModelForImageTextToText")
+        print(f'  model = AutoModelForImageTextToText.from_pretrained("{OUT.value}")')
 
 
 if __name__ == "__main__":

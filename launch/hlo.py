@@ -65,9 +65,7 @@ def collectives(text: str) -> list[Collective]:
     """Lists the collectives of a program's text, each once."""
     computations, entry = _parse(text)
     runs = _executions(computations, entry)
-    loops = {entry} | {
-        _named("body", i.rest) for body in computations.values() for i in body if i.operation == "while"
-    }
+    loops = {entry} | {_named("body", i.rest) for body in computations.values() for i in body if i.operation == "while"}
     found: dict[tuple[str, str], Collective] = {}
     for name, times in runs.items():
         for instruction in computations[name]:
@@ -143,8 +141,8 @@ def _split_shape(text: str) -> tuple[str, str]:
     for place, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
         if depth == 0:
-            break
-    return text[: place + 1], text[place + 1 :]
+            return text[: place + 1], text[place + 1 :]
+    return text, ""
 
 
 def _named(attribute: str, rest: str) -> str:

@@ -36,7 +36,7 @@ evaluate() { # evaluate NAME POLICY [FLAGS]: held-out tasks
 SECONDS=0
 once collect python launch.flywheel --config=configs/nano.py --config.seed="$SEED" \
   --out="$RUN/data/train" --example="$RUN/data/example" --trajectories=3000 \
-  --slips=0.25
+  --slips=0.35
 evaluate random random --config.seed="$SEED"
 stage pretrain
 evaluate pretrain "$RUN/pretrain"

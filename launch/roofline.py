@@ -29,8 +29,8 @@ class Chip:
     links: float
 
 
-# `memory` is what the compiler lets a program use; `links` is half of the published both-way rate (v5e 1,600, v5p 4,800,
-# v6e 3,584 Gbit/s).
+# `memory` is what the compiler lets a program use; `links` is half of the published rate both ways (1,600, 4,800 and
+# 3,584 Gbit/s).
 CHIPS = {
     "v5e": Chip(197e12, 15.75 * 2**30, 819e9, 100e9),
     "v5p": Chip(459e12, 95.74 * 2**30, 2765e9, 300e9),

@@ -48,7 +48,7 @@ class Processor:
     """Renders the published Qwen3-VL chat format straight to ids, for the models of every family.
 
     Qwen2.5-VL models are prompted in the same format. It differs from their published one in two points: a chat without
-    a system message gets none (theirs: "You are a helpful assistant."), and tools have a place.
+    a system message gets none (theirs: "You are a helpful assistant."), and tools and their answers have a place.
 
     The ids are those of tokenising the rendered text, with two differences that training relies on. Assistant turns
     that carry sampled ids are spliced in as those ids, never as text; and text that spells a special token stays

@@ -21,7 +21,7 @@ from gui_owl_jax.agent.errors import CheckpointError
 
 DTYPES = {"F32": np.dtype(np.float32), "BF16": np.dtype(ml_dtypes.bfloat16), "F16": np.dtype(np.float16)}
 # What torch.save writes starts so: a zip archive, or a bare pickle.
-_PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04")
+_PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 _STRIP = 128
 
 
@@ -61,15 +61,16 @@ def scan(path: Path) -> dict[str, Stored]:
     if not path.exists():
         raise CheckpointError(f"{path} is missing")
     try:
-        with open(path, "rb") as file:
-            if file.read(4).startswith(_PICKLE_STARTS):
-                raise CheckpointError(f"{path} is a pickle (torch.save), not a safetensors file; it is never read")
         with safe_open(path, framework="np"):  # compares header, offsets and length of the file
             pass
         with open(path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(length))
     except (SafetensorError, OSError) as e:
+        with open(path, "rb") as file:
+            start = file.read(4)
+        if start.startswith(_PICKLE_STARTS):
+            raise CheckpointError(f"{path} is a pickle (torch.save), not a safetensors file; it is never read") from e
         raise CheckpointError(f"{path} is cut short or no safetensors file: {e}") from e
     header.pop("__metadata__", None)
     for name, entry in header.items():

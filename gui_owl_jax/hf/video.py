@@ -2,7 +2,8 @@
 
 The two families differ: Qwen3-VL tells the time as text in front of every temporal patch and bounds the area of all
 frames together; Qwen2.5-VL tells it by rotary positions and bounds the area of each frame. Sources: the video
-processors of transformers 5.24 (their rules are restated here), Pillow for the resampling.
+processors of transformers 5.24, whose rules are restated here (but for a cap on the pixels of each frame, which they do
+not apply by default); Pillow for the resampling, which is as exact as that of images.
 """
 
 from __future__ import annotations

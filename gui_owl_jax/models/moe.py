@@ -69,9 +69,7 @@ def split_gate_up(joint: jax.Array) -> tuple[jax.Array, jax.Array]:
     return joint[:, 0], joint[:, 1]
 
 
-def run_experts(
-    x: jax.Array, chosen: jax.Array, weights: jax.Array, gate_up: jax.Array, down: jax.Array
-) -> jax.Array:
+def run_experts(x: jax.Array, chosen: jax.Array, weights: jax.Array, gate_up: jax.Array, down: jax.Array) -> jax.Array:
     """Returns the weighted sum of each token's experts, one grouped matmul over all of them.
 
     Token visits are sorted by expert, so that each expert reads consecutive rows. Two tokens that visit the experts

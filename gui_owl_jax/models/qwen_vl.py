@@ -76,7 +76,7 @@ def encode_images(
     batch: DeviceBatch,
     *,
     dtype: jnp.dtype = jnp.float32,
-    remat: bool = False,
+    remat: str | bool = False,
     implementation: str = "xla",
 ) -> tuple[jax.Array, jax.Array]:
     """Runs the vision tower over a batch's patches.
@@ -105,7 +105,7 @@ def hidden_states(
     batch: DeviceBatch,
     *,
     dtype: jnp.dtype = jnp.float32,
-    remat: bool = False,
+    remat: str | bool = False,
     implementation: str = "xla",
 ) -> jax.Array:
     """Returns the final-normed hidden states [B, L, D] of a batch of `lay_out_rows`; arguments as `encode_images`."""
@@ -118,7 +118,7 @@ def forward(
     batch: DeviceBatch,
     *,
     dtype: jnp.dtype = jnp.float32,
-    remat: bool = False,
+    remat: str | bool = False,
     implementation: str = "xla",
     keep: tuple[str, ...] = (),
 ) -> tuple[jax.Array, Kept]:

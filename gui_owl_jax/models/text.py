@@ -114,7 +114,7 @@ class Decoder(nnx.Module):
         deepstack: jax.Array,
         visual_index: jax.Array,
         *,
-        remat: bool = False,
+        remat: str | bool = False,
         implementation: str = "xla",
         keep: tuple[str, ...] = (),
     ) -> tuple[jax.Array, Kept]:

@@ -110,7 +110,7 @@ class VisionTower(nnx.Module):
             self.deepstack = stack(lambda r: make(rngs=r), len(tower.deepstack_indexes), rngs)
 
     def __call__(
-        self, batch: Mapping[str, jax.Array], dtype: jnp.dtype, remat: bool, implementation: str
+        self, batch: Mapping[str, jax.Array], dtype: jnp.dtype, remat: str | bool, implementation: str
     ) -> tuple[jax.Array, jax.Array]:
         """Returns features [B, M, D] and DeepStack features [X, B, M, D] of a batch's patches."""
         tower = self.config.vision

@@ -93,7 +93,7 @@ class WindowedTower(nnx.Module):
         self.merger = RMSMerger(tower, rngs=rngs)
 
     def __call__(
-        self, batch: Mapping[str, jax.Array], dtype: jnp.dtype, remat: bool, implementation: str
+        self, batch: Mapping[str, jax.Array], dtype: jnp.dtype, remat: str | bool, implementation: str
     ) -> tuple[jax.Array, jax.Array]:
         """Returns features [B, M, D], and no DeepStack features [0, B, M, D], of a batch's patches."""
         tower = self.config.vision

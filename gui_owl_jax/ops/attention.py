@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from gui_owl_jax.agent.errors import ConfigError
 from gui_owl_jax.ops import partition, splash
-from gui_owl_jax.ops.blockwise import blockwise_attention
+from gui_owl_jax.ops.blockwise import blockwise_attention, one_query_attention
 
 IMPLEMENTATIONS = ("auto", "einsum", "xla", "splash", "blockwise")
 
@@ -36,8 +36,8 @@ def attention(
       mask: bool, broadcastable to [B, 1, L, S], True where a query may look; instead of segment_ids and causal.
       implementation: "einsum" (the reference), "xla" (`jax.nn.dot_product_attention`: fused on GPU), "splash" (the
         Pallas TPU kernel, see `ops.splash`; self-attention), "blockwise" (for CPUs, see `ops.blockwise`;
-        self-attention) or "auto", which chooses by where the program will run (`chosen`). For fewer than 128 tokens,
-        such as those of a window of patches, "splash" means "xla": no block of the kernel is that short.
+        self-attention, or one query) or "auto", which chooses by where the program will run (`chosen`). For fewer than
+        128 tokens, such as those of a window of patches, "splash" means "xla": no block of the kernel is that short.
 
     Returns:
       [B, L, N, H] in the dtype of q.
@@ -50,7 +50,9 @@ def attention(
     if implementation not in IMPLEMENTATIONS:
         raise ConfigError(f"attention: implementation {implementation!r} is none of {', '.join(IMPLEMENTATIONS)}")
     if implementation == "auto":
-        implementation = chosen(has_mask=mask is not None or q.shape[1] != k.shape[1])
+        implementation = chosen(general=mask is not None or q.shape[1] != k.shape[1], queries=q.shape[1])
+    if implementation == "blockwise" and q.shape[1] == 1 and segment_ids is None:
+        return one_query_attention(q, k, v, mask)  # causal or not: L = S = 1
     if implementation in ("splash", "blockwise"):
         if mask is not None:
             raise ConfigError(f"attention: {implementation} takes segment_ids and causal, not a mask")
@@ -67,16 +69,21 @@ def attention(
     return jax.nn.dot_product_attention(q, k, v, mask=mask)
 
 
-def chosen(*, has_mask: bool) -> str:
+def chosen(*, general: bool, queries: int) -> str:
     """Returns what "auto" stands for, by the platform that the program being traced will run on.
 
-    TPUs get splash, one CPU device blockwise; with a mask, on GPUs, and on a mesh of CPU devices it is xla: blockwise
-    loops over rows, and a loop over rows that lie on several devices would gather them.
+    TPUs get splash, one CPU device blockwise. GPUs get xla, and so does a mesh of CPU devices: blockwise loops over
+    rows, and a loop over rows that lie on several devices would gather them.
+
+    Args:
+      general: there is a mask, or keys are not those of the queries' own tokens. Only xla takes that, and for one query
+        blockwise.
+      queries: L.
     """
     platform = partition.platform()
-    if has_mask or (platform == "cpu" and partition.current_mesh() is not None):
-        return "xla"
-    return {"tpu": "splash", "cpu": "blockwise"}.get(platform, "xla")
+    if platform == "cpu" and partition.current_mesh() is None and (not general or queries == 1):
+        return "blockwise"
+    return "splash" if platform == "tpu" and not general else "xla"
 
 
 def allowed(segment_ids: jax.Array | None, causal: bool, length: int) -> jax.Array | None:

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from gui_owl_jax.ops import partition
 
 Statistics = tuple[jax.Array, jax.Array, jax.Array]
+Sums = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
@@ -62,7 +63,7 @@ def _is_target(targets: jax.Array, index: jax.Array, parts: int, columns: int) -
 
 
 def _forward(hidden: jax.Array, kernel: jax.Array, targets: jax.Array, parts: int) -> tuple[Statistics, Any]:
-    def step(carry: Statistics, xs: tuple[jax.Array, jax.Array]) -> tuple[Statistics, None]:
+    def step(carry: Sums, xs: tuple[jax.Array, jax.Array]) -> tuple[Sums, None]:
         most, mass, moment, chosen = carry
         part, index = xs
         logits = _logits(hidden, part)

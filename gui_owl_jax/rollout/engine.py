@@ -33,6 +33,9 @@ class SamplerConfig:
       row_buckets: batch sizes that are compiled, ascending; larger requests are cut into several batches.
       length_buckets: prompt lengths that are compiled, ascending.
       patch_buckets: patch budgets that are compiled, ascending.
+      share_prompts: read equal prompts of a batch once (a group's first turn is one prompt, G times over) and hand each
+        row its copy of the cache. Numbers of different prompts are rounded up to powers of two, each a program of its
+        own to compile.
     """
 
     max_new_tokens: int = 32
@@ -42,6 +45,7 @@ class SamplerConfig:
     row_buckets: tuple[int, ...] = (8, 64)
     length_buckets: tuple[int, ...] = (64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192)
     patch_buckets: tuple[int, ...] = (64, 128, 256, 1024, 4096, 8192, 16384, 32768)
+    share_prompts: bool = False
 
     def __post_init__(self):
         for name in ("row_buckets", "length_buckets", "patch_buckets"):
@@ -96,11 +100,19 @@ def restrict(logits: jax.Array, top_k: int, top_p: float) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnames=("config", "sampler", "stop_ids", "dtype"))
-def _generate(params, batch, active, keys, *, config, sampler, stop_ids, dtype):
-    """Prefill and decode; returns ids, logps, sampler_logps [B, T] and the number of ids kept [B]."""
-    rows, prompt_length = batch["tokens"].shape
+def _generate(params, batch, source, active, keys, *, config, sampler, stop_ids, dtype):
+    """Prefill and decode; returns ids, logps, sampler_logps [B, T] and the number of ids kept [B].
+
+    `source` int [B] says which row of the batch of prompts each row continues; None: its own.
+    """
+    rows, prompt_length = len(keys), batch["tokens"].shape[1]
     new, lengths, next_positions = sampler.max_new_tokens, batch["lengths"], batch["next_position"]
-    hidden, cache = qwen_vl.prefill(config, params, batch, prompt_length + new, dtype=jnp.dtype(dtype))
+    hidden, cache = qwen_vl.prefill(
+        config, params, batch, prompt_length + new, dtype=jnp.dtype(dtype), implementation="auto"
+    )
+    if source is not None:
+        hidden, lengths, next_positions = hidden[source], lengths[source], next_positions[source]
+        cache = jax.tree.map(lambda kept: kept[:, source], cache)
     stops = jnp.asarray(stop_ids, jnp.int32)
 
     def draw(hidden, step):
@@ -188,15 +200,22 @@ class Engine:
         length = bucket(max(len(p.ids) for p in prompts), sampler.length_buckets, "length_buckets")
         patches = max(sum(layout.patch_slots(im, self.config.vision) for im in p.images) for p in prompts)
         patches = bucket(patches, sampler.patch_buckets, "patch_buckets") if patches else 0
+        source, distinct, read = None, prompts, rows
+        if sampler.share_prompts:
+            own, distinct = distinct_prompts(prompts)
+            read = min(rows, 1 << (len(distinct) - 1).bit_length())
+            source = np.zeros(rows, np.int32)
+            source[: len(prompts)] = own
         # Rows that are only there to fill the bucket hold one token and are done before they start.
         filler = layout.Example(np.zeros(1, np.int32), np.zeros(1, np.float32), (), {})
-        examples = [prompt_example(p) for p in prompts] + [filler] * (rows - len(prompts))
+        examples = [prompt_example(p) for p in distinct] + [filler] * (read - len(distinct))
         batch = layout.lay_out_prompts(examples, self.config, length, patches)
         keys = np.zeros((rows, 2), np.uint32)
         keys[: len(prompts)] = seeds
         out = _generate(
             params,
             batch,
+            source,
             np.arange(rows) < len(prompts),
             keys,
             config=self.config,
@@ -209,6 +228,21 @@ class Engine:
             Sample(ids[i, :n], logps[i, :n], sampler_logps[i, :n], truncated=ids[i, n - 1] not in self.stop_ids)
             for i, n in enumerate(kept[: len(prompts)])
         ]
+
+
+def distinct_prompts(prompts: Sequence[EncodedPrompt]) -> tuple[list[int], list[EncodedPrompt]]:
+    """Returns for each prompt the index of its like among the different ones, and those."""
+    place: dict[tuple, int] = {}
+    distinct: list[EncodedPrompt] = []
+    source = []
+    for prompt in prompts:
+        images = ((im.grid, im.frames, im.video, im.seconds_per_patch, im.patches.tobytes()) for im in prompt.images)
+        key = (prompt.ids.tobytes(), *images)
+        if key not in place:
+            place[key] = len(distinct)
+            distinct.append(prompt)
+        source.append(place[key])
+    return source, distinct
 
 
 def prompt_example(prompt: EncodedPrompt) -> layout.Example:

@@ -253,8 +253,13 @@ def _direction(config: OptimizerConfig) -> optax.GradientTransformation:
 def _matrix_axes(config: OptimizerConfig, params: Params) -> Params:
     """Marks Muon's matrices: kernels are [..., in, out]; None leaves a parameter to Adam."""
     is_matrix = apply_rules([(config.muon_pattern, 1.0)], params, 0.0, "optimizer.muon_pattern")
-    axes = optax.contrib.MuonDimensionNumbers(reduction_axis=-2, output_axis=-1)
-    return jax.tree.map(lambda leaf, matrix: axes if matrix and leaf.ndim >= 2 else None, params, is_matrix)
+
+    def axes(path: Any, leaf: jax.Array, matrix: float) -> optax.contrib.MuonDimensionNumbers | None:
+        # The gate and up matrices of experts lie side by side as [..., in, 2, out].
+        inputs = -3 if path_name(path).endswith("gate_up/kernel") else -2
+        return optax.contrib.MuonDimensionNumbers(inputs, -1) if matrix and leaf.ndim >= 2 else None
+
+    return jax.tree_util.tree_map_with_path(axes, params, is_matrix)
 
 
 def _is_none(node: Any) -> bool:

@@ -21,9 +21,9 @@ from safetensors.numpy import load_file, save_file
 from gui_owl_jax import sharding
 from gui_owl_jax.agent.errors import CheckpointError, ConfigError
 from gui_owl_jax.hf import names
-from gui_owl_jax.hf.checkpoint import export_hf, import_hf
+from gui_owl_jax.hf.checkpoint import export_hf, import_hf, load_generation
 from gui_owl_jax.hf.weights import INDEX, SINGLE
-from tests.hf.test_checkpoint import SMALL_SHARDS, assert_same_tree, tensors_of
+from tests.hf.test_checkpoint import SMALL_SHARDS, assert_same_bits, assert_same_tree, tensors_of
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
@@ -254,10 +254,11 @@ from absl import flags
 from gui_owl_jax.agent.errors import GuiOwlError
 from launch import export_hf
 for folder in sorted(pathlib.Path(sys.argv[1]).iterdir()):
-    flags.FLAGS(["export_hf", "--config=configs/nano.py", f"--policy={folder}", f"--out={sys.argv[2]}"])
+    given = [f"--policy={folder}", f"--out={sys.argv[2]}/{folder.name}", "--config.mesh.fsdp=2"]
+    flags.FLAGS(["export_hf", "--config=configs/nano.py", *given])
     try:
         export_hf.main([])
-        print(folder.name, "exported")
+        print(folder.name, "was exported")
     except GuiOwlError as error:
         print(folder.name, type(error).__name__, " ".join(str(error).split()))
 """
@@ -265,12 +266,11 @@ for folder in sorted(pathlib.Path(sys.argv[1]).iterdir()):
 
 @pytest.fixture
 def damaged(exported, tmp_path) -> dict[str, str]:
-    """Folders of damaged checkpoints under `tmp_path / "bad"`: name -> what the error must say."""
-    bad = tmp_path / "bad"
+    """Folders of damaged checkpoints under `tmp_path / "all"`, beside a sound one: name -> what the error must say."""
     norm = norm_of(exported)
 
     def damage(name: str) -> pathlib.Path:
-        return shutil.copytree(exported, bad / name)
+        return shutil.copytree(exported, tmp_path / "all" / name)
 
     first = sorted(exported.glob("*.safetensors"))[0].name
     (damage("missing") / first).unlink()
@@ -281,6 +281,7 @@ def damaged(exported, tmp_path) -> dict[str, str]:
     unknown = damage("unknown") / "config.json"
     unknown.write_text(unknown.read_text().replace('"model_type": "qwen', '"model_type": "gwen'))
     edit_shard(damage("nan"), lambda t: t.update({norm: t[norm] * np.nan}), norm)
+    (damage("sound") / "generation_config.json").write_text('{"temperature": 0.5}')
     return {
         "missing": f"{first} is missing",
         "shape": r"has shape \(127,\)",
@@ -292,15 +293,19 @@ def damaged(exported, tmp_path) -> dict[str, str]:
 
 
 def test_export_main_refuses_and_writes_nothing(damaged, tmp_path):
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-c", EXPORT_ALL, str(tmp_path / "bad"), str(tmp_path / "out")]
-    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=300)
+    """Under a mesh of two devices, by which the weights are read sharded; the sound folder among them is exported."""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    command = [sys.executable, "-c", EXPORT_ALL, str(tmp_path / "all"), str(tmp_path / "out")]
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
-    said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    said = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+    assert said.pop("sound") == "was exported"
     assert said.keys() == damaged.keys()
     for name, message in damaged.items():
         assert re.match(f"CheckpointError .*{message}", said[name]), said[name]
-    assert {path.name for path in tmp_path.iterdir()} == {"bad", "model"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"sound"}
+    assert_same_bits(tensors_of(tmp_path / "out" / "sound"), tensors_of(tmp_path / "all" / "sound"))
+    assert load_generation(tmp_path / "out" / "sound") == {"temperature": 0.5}
 
 
 def test_what_is_sound_is_read(exported, model, read):

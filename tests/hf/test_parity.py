@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from gui_owl_jax.agent.prompts import ImageRef, Message
 from gui_owl_jax.hf.checkpoint import export_hf, import_hf
+from gui_owl_jax.hf.config_io import config_to_json
 from gui_owl_jax.hf.images import pixel_values
 from gui_owl_jax.hf.processor import EncodedPrompt, Processor
 from gui_owl_jax.models import layout, qwen_vl
@@ -35,6 +39,7 @@ def our_logits(config: QwenVLConfig, params: dict, prompt: EncodedPrompt) -> np.
     # The user spelled <|image_pad|>; as plain text it is no pad, so the starts can be found from the ids.
     example = layout.Example(ids, np.zeros(len(ids), np.float32), prompt.images)
     patches = sum(len(image.patches) for image in prompt.images)
+    patches += -patches % 64  # towers with attention windows take whole windows
     batch = layout.lay_out_rows([[example]], config, len(ids), patches)
 
     def run(params, batch):
@@ -63,11 +68,11 @@ def their_logits(folder, config: QwenVLConfig, processor: Processor, prompt: Enc
     return output.logits[0].numpy()
 
 
-def test_exported_model_computes_the_same(model, processor, screenshots, tmp_path):
+def test_exported_model_computes_the_same(model, model_processor, screenshots, tmp_path):
     config, params = model
-    prompt = processor.encode_prompt(CHAT, screenshots)
-    folder = export_hf(config, params, tmp_path / "out", processor, max_shard_bytes=400_000)
-    theirs = their_logits(folder, config, processor, prompt)
+    prompt = model_processor.encode_prompt(CHAT, screenshots)
+    folder = export_hf(config, params, tmp_path / "out", model_processor, max_shard_bytes=400_000)
+    theirs = their_logits(folder, config, model_processor, prompt)
     ours = our_logits(config, params, prompt)
     assert np.abs(theirs).max() > 1
     assert np.abs(ours - theirs).max() < TOLERANCE
@@ -82,10 +87,68 @@ def test_exported_import_computes_the_same(conformance, processor, screenshots, 
     assert np.abs(our_logits(config, params, prompt) - theirs).max() < TOLERANCE
 
 
-def test_exported_processor_makes_the_same_inputs(model, processor, screenshots, tmp_path):
+@pytest.fixture
+def theirs(model, tmp_path):
+    """A model of transformers with the shapes of `model`, every parameter drawn at random."""
+    torch = pytest.importorskip("torch", reason="the live comparison needs torch: bash tests/run.sh parity")
+    transformers = pytest.importorskip("transformers")
+    (tmp_path / "shape").mkdir()
+    (tmp_path / "shape" / "config.json").write_text(json.dumps(config_to_json(model[0])))
+    made = transformers.AutoModelForImageTextToText.from_config(
+        transformers.AutoConfig.from_pretrained(tmp_path / "shape")
+    )
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return made
+
+
+def load_theirs(folder, dtype):
+    """A model of transformers as a folder holds it; all its tensors must be known, and all parameters stored."""
+    transformers = pytest.importorskip("transformers")
+    made, info = transformers.AutoModelForImageTextToText.from_pretrained(folder, output_loading_info=True, dtype=dtype)
+    assert {key: list(value) for key, value in info.items() if value} == {}
+    return made
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("layout", [None, "transformers"])
+def test_transformers_to_ours_to_transformers_is_bit_equal(model, theirs, tmp_path, dtype, layout):
+    """Through the published files (default), and through those that transformers 5 itself writes."""
+    torch = pytest.importorskip("torch")
+    theirs = theirs.to(getattr(torch, dtype))
+    theirs.save_pretrained(tmp_path / "theirs")
+    config, params = import_hf(tmp_path / "theirs", None)
+    assert config == model[0]
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(params)} == {dtype}
+    export_hf(config, params, tmp_path / "ours", expert_layout=layout, max_shard_bytes=400_000)
+    again = load_theirs(tmp_path / "ours", getattr(torch, dtype)).state_dict()
+    before = theirs.state_dict()
+    assert before.keys() == again.keys()
+    for name, tensor in before.items():
+        assert tensor.dtype == again[name].dtype
+        assert torch.equal(tensor.view(torch.uint8), again[name].view(torch.uint8)), name
+
+
+def test_the_hub_layout_is_the_default_and_transformers_transposes_it(model, tmp_path):
+    torch = pytest.importorskip("torch", reason="the live comparison needs torch: bash tests/run.sh parity")
+    config, params = model
+    if config.text.moe is None:
+        pytest.skip("a model without experts")
+    folder = export_hf(config, params, tmp_path / "ours")
+    name = "model.language_model.layers.1.mlp.experts.gate_up_proj"
+    stored = load_file(folder / "model.safetensors")[name]
+    assert stored.shape == (8, 128, 192)
+    loaded = load_theirs(folder, torch.float32).state_dict()[name].numpy()
+    np.testing.assert_array_equal(loaded, stored.swapaxes(1, 2))
+
+
+def test_exported_processor_makes_the_same_inputs(model, model_processor, screenshots, tmp_path):
     pytest.importorskip("torch", reason="the live comparison needs torch: bash tests/run.sh parity")
     transformers = pytest.importorskip("transformers")
     config, params = model
+    processor = model_processor
     folder = export_hf(config, params, tmp_path / "out", processor)
     prompt = processor.encode_prompt(CHAT[:3], screenshots)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gui_owl_jax.models import layout, qwen_vl
+from gui_owl_jax.models import layout, qwen_vl, vision
 from gui_owl_jax.models.config import get_preset
 from gui_owl_jax.models.layers import matmul
 
@@ -130,7 +130,7 @@ def test_image_statistics_normalise_patches(params, example):
     config = dataclasses.replace(NANO, image_mean=(0.0, 0.2, 0.4), image_std=(1.0, 0.5, 0.25))
     batch = layout.lay_out_rows([[example]], NANO, 16, 24)
     tower = qwen_vl._bind(config, params).vision
-    found = tower._embed_patches(jnp.asarray(batch["patches"]), jnp.float32)
+    found = vision.embed_patches(config, jnp.asarray(batch["patches"]), tower.patch_embed, jnp.float32)
     pixels = (batch["patches"].reshape(1, 24, 3, 1, 256) / 255 - np.reshape(config.image_mean, (3, 1, 1))) / np.reshape(
         config.image_std, (3, 1, 1)
     )

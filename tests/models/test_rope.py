@@ -9,11 +9,15 @@ from gui_owl_jax.models.config import get_preset
 
 
 def test_interleaved_axes():
-    np.testing.assert_array_equal(rope.mrope_axes((3, 2, 2)), [0, 1, 2, 0, 1, 2, 0])
-    published = rope.mrope_axes((24, 20, 20))
+    np.testing.assert_array_equal(rope.mrope_axes((3, 2, 2), True), [0, 1, 2, 0, 1, 2, 0])
+    published = rope.mrope_axes((24, 20, 20), True)
     np.testing.assert_array_equal(np.flatnonzero(published == 1), np.arange(1, 60, 3))
     np.testing.assert_array_equal(np.flatnonzero(published == 2), np.arange(2, 60, 3))
     assert (published[60:] == 0).all() and len(published) == 64
+
+
+def test_chunked_axes():
+    np.testing.assert_array_equal(rope.mrope_axes((3, 2, 2), False), [0, 0, 0, 1, 1, 2, 2])
 
 
 def test_text_angles_follow_their_axis():
@@ -23,7 +27,7 @@ def test_text_angles_follow_their_axis():
     angles = np.arctan2(sin, cos)[0, :, 0]
     assert angles.shape == (4, config.head_width // 2) and (angles[0] == 0).all()
     for axis in range(3):
-        np.testing.assert_array_equal(angles[1 + axis] != 0, rope.mrope_axes(config.mrope_section) == axis)
+        np.testing.assert_array_equal(angles[1 + axis] != 0, rope.mrope_axes(config.mrope_section, True) == axis)
     frequencies = 10_000.0 ** (-np.arange(16) / 16)
     np.testing.assert_allclose(np.cos(7 * frequencies)[0], cos[0, 1, 0, 0], atol=1e-6)
 

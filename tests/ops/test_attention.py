@@ -45,7 +45,7 @@ def test_matches_plain_arithmetic(implementation, causal):
     np.testing.assert_allclose(found, by_hand(q, k, v, segments(), causal), rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("implementation", ["einsum", "xla"])
+@pytest.mark.parametrize("implementation", ["einsum", "xla", "blockwise"])
 def test_decoding_with_a_mask(implementation):
     """One query against a cache of which a part is filled."""
     q, k, v = inputs()
@@ -109,16 +109,17 @@ def test_blockwise_keeps_no_weights_for_the_backward_pass():
 
 
 def test_auto_follows_the_platform(monkeypatch):
-    assert chosen(has_mask=False) == "blockwise"
-    assert chosen(has_mask=True) == "xla"
+    assert chosen(general=False, queries=12) == chosen(general=True, queries=1) == "blockwise"
+    assert chosen(general=True, queries=12) == "xla"
     for platform, expected in {"tpu": "splash", "gpu": "xla"}.items():
         monkeypatch.setattr(partition, "platform", lambda platform=platform: platform)
-        assert chosen(has_mask=False) == expected
+        assert chosen(general=False, queries=12) == expected
+        assert chosen(general=True, queries=1) == "xla"
 
 
 def test_auto_leaves_rows_on_several_devices_where_they_are(monkeypatch):
     monkeypatch.setattr(partition, "current_mesh", object)
-    assert chosen(has_mask=False) == "xla"
+    assert chosen(general=False, queries=12) == chosen(general=True, queries=1) == "xla"
 
 
 @pytest.mark.parametrize(("causal", "kv_heads"), [(True, 2), (False, 1)])

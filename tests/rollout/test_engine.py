@@ -142,3 +142,23 @@ def test_requests_beyond_the_buckets_are_refused(params, prompts):
 def test_request_seeds_differ():
     seeds = {tuple(request_seed(a, b)) for a in range(30) for b in range(30)}
     assert len(seeds) == 900
+
+
+def test_equal_prompts_are_read_once(params, prompts, monkeypatch):
+    """The same samples, from fewer rows of prefill: prompts 0 0 2 0 make two of them."""
+    rows = []
+    prefill = qwen_vl.prefill
+    monkeypatch.setattr(qwen_vl, "prefill", lambda *a, **k: rows.append(a[2]["tokens"].shape[0]) or prefill(*a, **k))
+    twin = EncodedPrompt(prompts[0].ids.copy(), prompts[0].images)
+    group = [prompts[0], twin, prompts[2], twin]
+    seeds = np.stack([request_seed(i) for i in range(4)])
+    sampler = dataclasses.replace(SAMPLER, max_new_tokens=5)  # of its own, so that nothing is compiled yet
+    plain = Engine(MODEL, sampler, stop_ids=(7,)).generate(params, group, seeds)
+    shared = Engine(MODEL, dataclasses.replace(sampler, share_prompts=True), stop_ids=(7,)).generate(
+        params, group, seeds
+    )
+    assert rows == [4, 2]
+    for one, other in zip(plain, shared, strict=True):
+        np.testing.assert_array_equal(one.token_ids, other.token_ids)
+        np.testing.assert_allclose(one.logps, other.logps, rtol=0, atol=1e-5)
+    assert not np.array_equal(shared[0].token_ids, shared[1].token_ids)  # each row still draws for itself

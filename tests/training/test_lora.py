@@ -3,7 +3,6 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -13,8 +12,8 @@ from gui_owl_jax.models import config as model_config
 from gui_owl_jax.models import qwen_vl
 from gui_owl_jax.training import lora, steps
 from gui_owl_jax.training import state as train_state
-from gui_owl_jax.training.losses import supervised_loss
 from gui_owl_jax.training.lora import LoraConfig
+from gui_owl_jax.training.losses import supervised_loss
 
 LORA = LoraConfig(rank=2, alpha=6.0, pattern=r"text/layers/(q|down)/kernel|vision/merger/fc1/kernel")
 
@@ -43,7 +42,9 @@ def test_fresh_adapters_change_nothing(params, adapted):
 
 def test_merge_adds_the_scaled_product(params, adapted):
     filled = dict(adapted)
-    filled["lora"] = jax.tree.map(lambda leaf: np.random.default_rng(leaf.size).normal(size=leaf.shape), adapted["lora"])
+    filled["lora"] = jax.tree.map(
+        lambda leaf: np.random.default_rng(leaf.size).normal(size=leaf.shape), adapted["lora"]
+    )
     merged = lora.merge(LORA, filled)
     own = filled["lora"]["text"]["layers"]["q"]["kernel"]
     for layer in range(2):
@@ -58,15 +59,15 @@ def test_the_rules_before_win(optimizer):
     assert lora.train_adapters_only(optimizer, LoraConfig()) is optimizer
 
 
-def test_training_moves_the_adapters_only(model, optimizer, mesh, params, adapted, make_batch, quick):
+def test_training_moves_the_adapters_only(model, optimizer, mesh, params, adapted, make_batch, quick, step):
     """And the trained adapters, merged, give the loss of the next step: what is exported is what was trained."""
     rules = lora.train_adapters_only(dataclasses.replace(optimizer, weight_decay_rules=()), LORA)
-    step = quick(steps.supervised_step(model, rules, mesh, lora=LORA))
+    own_step = quick(steps.supervised_step(model, rules, mesh, lora=LORA))
     state = train_state.create_state(model, rules, mesh, adapted, LORA)
     batch = make_batch(0)
     losses = []
     for _ in range(6):
-        state, metrics = step(state, batch)
+        state, metrics = own_step(state, batch)
         losses.append(float(metrics["loss"]))
     assert losses[-1] < losses[0] - 0.01
     trained = jax.device_get(state.params)
@@ -75,10 +76,9 @@ def test_training_moves_the_adapters_only(model, optimizer, mesh, params, adapte
     moments = jax.tree.leaves(state.opt_state.moments)
     assert sum(leaf.size for leaf in moments) < 3 * sum(leaf.size for leaf in jax.tree.leaves(adapted["lora"]))
 
-    loss = supervised_loss(model)
-    merged = quick(jax.jit(lambda p, b: loss.shares(p, b, b)[0]))(lora.merge(LORA, trained), batch)
-    _, metrics = step(state, batch)
-    np.testing.assert_allclose(merged, metrics["loss"], rtol=1e-5)
+    exported = train_state.create_state(model, optimizer, mesh, lora.merge(LORA, trained))
+    _, metrics = own_step(state, batch)
+    np.testing.assert_allclose(step(exported, batch)[1]["loss"], metrics["loss"], rtol=1e-5)
 
 
 def test_adapters_lie_as_their_kernels_do():
@@ -87,7 +87,7 @@ def test_adapters_lie_as_their_kernels_do():
     nano = model_config.get_preset("nano")
     places = lora.param_shardings(nano, mesh, LORA)
     q = places["lora"]["text"]["layers"]["q"]["kernel"]
-    assert (q["a"].spec, q["b"].spec) == ((None, "fsdp", None), (None, None, "tensor"))
+    assert (tuple(q["a"].spec), tuple(q["b"].spec)) == ((None, "fsdp", None), (None, None, "tensor"))
     assert jax.tree.structure(places) == jax.tree.structure(lora.abstract_params(nano, LORA))
 
 
@@ -114,7 +114,7 @@ def test_a_state_of_lora_wants_adapters(model, optimizer, mesh, params):
 
 
 def test_a_frozen_tower_costs_no_backward_pass(model, optimizer, mesh, make_batch):
-    """FLOPs that XLA counts: freezing the tower saves at least 1.5 times its forward pass, and so does LoRA."""
+    """FLOPs that XLA counts: freezing the tower saves about twice its forward pass."""
     batch, abstract = make_batch(0), qwen_vl.abstract_params(model)
     loss = supervised_loss(model)
 
@@ -126,9 +126,5 @@ def test_a_frozen_tower_costs_no_backward_pass(model, optimizer, mesh, make_batc
         return flops(steps.gradient_step(loss, model, own, mesh), abstract, batch)
 
     tower = flops(lambda p, b: qwen_vl.encode_images(model, p, b), abstract, batch)
-    everything = gradient(())
-    assert everything - gradient(((r"vision/.*", 0.0),)) > 1.5 * tower
-    # What the decoder alone needs goes through none of the tower's gradients.
-    text_only = {name: value[:, :0] if value.ndim == 3 and "patch" in name else value for name, value in batch.items()}
-    del text_only
-    assert jnp.isfinite(everything)
+    saved = gradient(()) - gradient(((r"vision/.*", 0.0),))
+    assert 1.5 * tower < saved < 2.5 * tower  # a backward pass has two products for each one of the forward pass
