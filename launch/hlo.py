@@ -62,8 +62,10 @@ class _Instruction:
 
 
 def collectives(text: str) -> list[Collective]:
-    """Lists the collectives of a program's text, each once."""
+    """Lists the collectives of a program's text, each once; an empty text has none."""
     computations, entry = _parse(text)
+    if not entry:
+        return []
     runs = _executions(computations, entry)
     loops = {entry} | {_named("body", i.rest) for body in computations.values() for i in body if i.operation == "while"}
     found: dict[tuple[str, str], Collective] = {}

@@ -14,10 +14,13 @@ import jax.numpy as jnp
 from flax import nnx
 
 from gui_owl_jax.agent.errors import ConfigError
-from gui_owl_jax.ops import partition
+from gui_owl_jax.ops import gathered, partition
 
 Axes = tuple[str | None, ...]
 Layer = TypeVar("Layer", bound=nnx.Module)
+
+# The logical axes along which kernels are gathered when they are used.
+GATHERED = ("embed", "vision_embed")
 
 # What a layer keeps for its backward pass, beside what goes into it: everything; nothing, so that all of it is computed
 # twice; or what came out of its matrix products with weights.
@@ -33,13 +36,19 @@ def parameter(value: jax.Array, axes: Axes) -> nnx.Param:
     return nnx.Param(value, axes=axes)
 
 
-def matmul(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Multiplies x [..., inputs] by a kernel [inputs, outputs] in the dtype of x.
+def matmul(x: jax.Array, kernel: jax.Array, axes: Axes = (None, None)) -> jax.Array:
+    """Multiplies x [..., inputs] by a kernel [inputs, outputs], with these logical axes, in the dtype of x.
 
     As one flat product over all tokens: for a batched one XLA's CPU backward pass copies every activation transposed.
     """
-    flat = x.reshape(-1, x.shape[-1]) @ kernel.astype(x.dtype)
-    return flat.reshape(*x.shape[:-1], kernel.shape[-1])
+    flat = x.reshape(-1, x.shape[-1])
+    mesh = partition.current_mesh()
+    split = next((i for i, name in enumerate(axes) if name in GATHERED), None)
+    if mesh is not None and split is not None and gathered.applies(mesh, len(flat), kernel, split):
+        y = gathered.matmul(mesh, flat, kernel, split)
+    else:
+        y = flat @ kernel.astype(x.dtype)
+    return y.reshape(*x.shape[:-1], kernel.shape[-1])
 
 
 class Linear(nnx.Module):
@@ -54,7 +63,7 @@ class Linear(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps [..., inputs] to [..., outputs]."""
-        y = matmul(x, self.kernel[...])
+        y = matmul(x, self.kernel[...], self.kernel.get_metadata()["axes"])
         return y + self.bias[...].astype(x.dtype) if hasattr(self, "bias") else y
 
 

@@ -114,10 +114,6 @@ def test_unusable_shardings():
     target = arrays.empty((8, 4, 4), np.dtype(np.float32), NamedSharding(mesh, P("fsdp")))
     with pytest.raises(ConfigError, match="layer axis"):
         arrays.fill(target, 0, np.zeros((4, 4), np.float32), accept)
-    positional = jax.sharding.PmapSharding.default((8, 4, 4)) if hasattr(jax.sharding, "PmapSharding") else None
-    if positional is not None:
-        with pytest.raises(ConfigError, match="NamedSharding"):
-            arrays.fill(arrays.empty((8, 4, 4), np.dtype(np.float32), positional), 0, np.zeros((4, 4)), accept)
 
 
 def test_a_bad_part_stops_the_filling():

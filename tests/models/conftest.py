@@ -133,7 +133,7 @@ def differences(case: Case, *, packed: bool = False, compiled: bool = False, rul
                 found[f"deepstack{level}"] = own[chosen], reference[f"out_vit_deepstack{level}_out"]
     if "out_vit_rope_cos" in reference:
         for name, own in zip(("cos", "sin"), angles[1]):
-            own = own[:, :, 0][batch["patch_segment_ids"] > 0]
+            own = own.reshape(len(own), -1, vision.merge_size**2, own.shape[-1])[chosen].reshape(-1, own.shape[-1])
             found[f"vision rope {name}"] = own, reference[f"out_vit_rope_{name}"][:, : own.shape[-1]]
     return {name: float(np.abs(own - expected).max()) for name, (own, expected) in found.items()}
 

@@ -102,10 +102,11 @@ def test_loss_and_gradient_norms(reference_case, reference_folder):
     batch = layout.lay_out_rows([[example]], config, len(mask), slots)
 
     def loss(params):
-        hidden = qwen_vl.hidden_states(config, params, batch)
+        hidden, kept = qwen_vl.forward(config, params, batch, keep=("load",))
         kernel = qwen_vl.head_kernel(config, params)
         logps, _ = token_logps(hidden[:, :-1], kernel, batch["tokens"][:, 1:], chunk=7)
-        return -(logps * batch["loss_mask"][:, 1:]).sum() / batch["loss_mask"].sum()
+        loss = -(logps * batch["loss_mask"][:, 1:]).sum() / batch["loss_mask"].sum()
+        return loss + (config.text.moe.aux_weight * moe.balance_loss(kept.load) if config.text.moe else 0.0)
 
     value, gradients = jax.jit(jax.value_and_grad(loss))(case.params)
     np.testing.assert_allclose(value, expected["loss"], rtol=1e-4)
