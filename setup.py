@@ -29,6 +29,7 @@ setup(
     version="0.1.0",
     description="Training of GUI agents (GUI-Owl-1.5, UI-R1) in JAX on TPU pods",
     packages=find_packages(include=["gui_owl_jax*", "configs*", "data*", "envs*", "launch*"]),
+    package_data={"gui_owl_jax.hf": ["*.jinja"]},
     python_requires=">=3.11",
     install_requires=CORE,
     extras_require={

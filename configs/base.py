@@ -26,7 +26,7 @@ def get_config(arg: str = "") -> ConfigDict:
     )
     config.mesh = ConfigDict({"data": 1, "fsdp": 1, "tensor": 1, "expert": 1})
     config.model = ConfigDict({"preset": "4b", "vision_window": 0})  # see models.config.VisionConfig.window
-    config.image = ConfigDict({"min_pixels": 65536, "max_pixels": 16777216})
+    config.image = ConfigDict({"min_pixels": 0, "max_pixels": 0})  # 0: the bounds published with the model
     config.context = ConfigDict({"history_n": 4, "style": "full"})
 
     # Supervised stages read trajectories; the batch of all hosts is `rows` packed rows of a token and a patch budget.

@@ -166,6 +166,8 @@ def start_run(workdir: str, config: ConfigDict, policy: Policy) -> None:
     folder = pathlib.Path(workdir)
     write_json(folder / "model" / "config.json", config_io.config_to_json(policy.model))
     policy.processor.save(folder / "model")
+    if policy.generation is not None:
+        write_json(folder / "model" / "generation_config.json", policy.generation)
     write_json(folder / "run.json", {"config": config.to_dict(), "commit": git_commit()})
 
 
@@ -174,11 +176,16 @@ def start_run(workdir: str, config: ConfigDict, policy: Policy) -> None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Policy:
-    """A model with everything needed to act: its config, parameters, tokenizer and image processor."""
+    """A model with everything needed to act: its config, parameters, tokenizer and image processor.
+
+    Attributes:
+      generation: content of the checkpoint's generation_config.json, which travels with the run to its export.
+    """
 
     model: QwenVLConfig
     params: Any
     processor: Processor
+    generation: dict[str, Any] | None = None
 
 
 def load_policy(
@@ -218,15 +225,17 @@ def load_policy(
             wanted = jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), wanted, places)
         with Checkpoints(folder / "checkpoints") as checkpoints:
             params = checkpoints.restore_params(wanted, step=step)
-        return Policy(model, lora_merger(adapters)(params), Processor.load(folder / "model"))
+        generation = hf_checkpoint.load_generation(folder / "model")
+        return Policy(model, lora_merger(adapters)(params), Processor.load(folder / "model"), generation)
     if (folder / "config.json").exists():
         if step is not None:
             raise ConfigError(f"step {step} asked for, but {source} is a Hugging Face checkpoint, which has no steps")
-        model, imported = hf_checkpoint.import_hf(folder, dtype)
+        places = _places(hf_checkpoint.load_config(folder), mesh)
+        model, params = hf_checkpoint.import_hf(folder, dtype, places)
         model = _with_window(config, model)
         has_tokenizer = (folder / "tokenizer.json").exists()
         processor = Processor.load(folder) if has_tokenizer else _make_processor(config, model)
-        return Policy(model, jax.device_put(imported, _places(model, mesh)), processor)
+        return Policy(model, params, processor, hf_checkpoint.load_generation(folder))
     raise CheckpointError(
         f'{source}: neither a run folder (run.json) nor a Hugging Face checkpoint (config.json), nor "random"'
     )
@@ -238,6 +247,8 @@ def lora_merger(adapters: lora.LoraConfig) -> Callable[[Any], Any]:
 
 
 def _with_window(config: ConfigDict, model: QwenVLConfig) -> QwenVLConfig:
+    if model.vision.window_side:  # the tower has windows of its own
+        return model
     return dataclasses.replace(model, vision=dataclasses.replace(model.vision, window=config.model.vision_window))
 
 
@@ -249,7 +260,7 @@ def _places(model: QwenVLConfig, mesh: jax.sharding.Mesh | None) -> Any:
 
 
 def _make_processor(config: ConfigDict, model: QwenVLConfig) -> Processor:
-    bounds = {name: config.image[name] for name in ("min_pixels", "max_pixels")}
+    bounds = {name: config.image[name] or None for name in ("min_pixels", "max_pixels")}
     return Processor(make_tokenizer(config, model), ImageConfig.for_model(model, **bounds))
 
 
@@ -266,7 +277,8 @@ def make_tokenizer(config: ConfigDict, model: QwenVLConfig) -> Tokenizer:
         "<|vision_end|>": model.vision_end_token_id,
     }
     if config.tokenizer == "qwen":
-        tokenizer = qwen_tokenizer()
+        thinks = config.model.preset.endswith("-thinking")
+        tokenizer = qwen_tokenizer().for_thinking() if thinks else qwen_tokenizer()
     elif config.tokenizer == "small":
         from envs.virtual import corpus  # here, because only this choice needs the virtual world
 

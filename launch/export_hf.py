@@ -9,7 +9,6 @@ the host one tensor at a time.
 from __future__ import annotations
 
 import math
-import pathlib
 
 import jax
 from absl import flags
@@ -38,15 +37,13 @@ def main(argv: list[str]) -> None:
     sharded = math.prod(config.mesh.to_dict().values()) != 1
     mesh = common.make_mesh(config) if sharded else None
     policy = common.load_policy(config, POLICY.value, step=STEP.value, mesh=mesh, dtype=None)
-    source = pathlib.Path(POLICY.value)
-    settings = (checkpoint.load_generation(folder) for folder in (source, source / "model"))
     checkpoint.export_hf(
         policy.model,
         policy.params,
         OUT.value,
         policy.processor,
         dtype=DTYPE.value,
-        generation=next((found for found in settings if found is not None), None),
+        generation=policy.generation,
         expert_layout=EXPERT_LAYOUT.value,
     )
     if jax.process_index() == 0:

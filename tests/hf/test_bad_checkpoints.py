@@ -294,7 +294,7 @@ def damaged(exported, tmp_path) -> dict[str, str]:
 
 
 def test_export_main_refuses_and_writes_nothing(damaged, tmp_path):
-    """Under a mesh of two devices, by which the weights are read sharded; the sound folder among them is exported."""
+    """Under a mesh of two devices; the sound folder among them is exported from sharded weights."""
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     command = [sys.executable, "-c", EXPORT_ALL, str(tmp_path / "all"), str(tmp_path / "out")]
     done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=600)
