@@ -196,7 +196,9 @@ def make_pipeline(
         )
         for lane in range(host * own, (host + 1) * own)
     ]
-    batches: grain.IterDataset = packed[0] if own == 1 else JoinedBatches(packed)
+    batches: grain.IterDataset = JoinedBatches(
+        packed
+    )  # of one lane too: states then look alike for any number of hosts
     if prefetch:
         batches = grain.experimental.ThreadPrefetchIterDataset(batches, prefetch_buffer_size=prefetch)
     return batches

@@ -65,11 +65,13 @@ class Size:
 
 
 def _model(vocabulary: int, vision: VisionConfig, **text: Any) -> QwenVLConfig:
-    ids = dict(zip(("image", "video", "vision_start", "vision_end"), range(vocabulary - 1, 0, -1)))
     return QwenVLConfig(
         vision=vision,
         text=TextConfig(vocab_size=vocabulary, head_width=64, mrope_section=(12, 10, 10), **text),
-        **{f"{name}_token_id": place for name, place in ids.items()},
+        image_token_id=vocabulary - 1,
+        video_token_id=vocabulary - 2,
+        vision_start_token_id=vocabulary - 3,
+        vision_end_token_id=vocabulary - 4,
     )
 
 
@@ -288,7 +290,8 @@ def _generate(pair: _Pair, *, same: bool) -> Comparison:
     size = pair.size
     prompts = pair.prompts(1) * size.group if same else pair.prompts(size.group)
     patches = prompts[0].patch_count
-    sampler = SamplerConfig(size.new_tokens, 0.0, 0, 1.0, (size.group,), (size.prompt,), (patches,))
+    buckets = ((size.group,), (size.prompt,), (patches,))
+    sampler = SamplerConfig(size.new_tokens, 0.0, 0, 1.0, *buckets, share_prompts=same)
     engine = Engine(pair.model, sampler, stop_ids=(-1,))
     encoded = [EncodedPrompt(prompt.tokens, prompt.images) for prompt in prompts]
     seeds = np.zeros((size.group, 2), np.uint32)

@@ -6,6 +6,7 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,9 +22,9 @@ class Comparison:
     """
 
     name: str
-    ours: Callable[[], object]
-    theirs: Callable[[], object]
-    agreement: Callable[[object, object], str]
+    ours: Callable[[], Any]
+    theirs: Callable[[], Any]
+    agreement: Callable[[Any, Any], str]
     units: tuple[float, str]
 
 

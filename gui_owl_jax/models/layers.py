@@ -15,6 +15,7 @@ from flax import nnx
 
 from gui_owl_jax.agent.errors import ConfigError
 from gui_owl_jax.ops import gathered, partition
+from gui_owl_jax.ops.scaling import scaled
 
 Axes = tuple[str | None, ...]
 Layer = TypeVar("Layer", bound=nnx.Module)
@@ -87,7 +88,7 @@ class LayerNorm(nnx.Module):
         wide = x.astype(jnp.float32)
         centred = wide - wide.mean(axis=-1, keepdims=True)
         normed = centred * jax.lax.rsqrt(jnp.square(centred).mean(axis=-1, keepdims=True) + self.eps)
-        return (normed * self.scale[...] + self.bias[...]).astype(x.dtype)
+        return (scaled(normed, self.scale[...].astype(jnp.float32)) + self.bias[...]).astype(x.dtype)
 
 
 class RMSNorm(nnx.Module):
@@ -101,7 +102,7 @@ class RMSNorm(nnx.Module):
         """Normalises the last axis; keeps shape and dtype."""
         wide = x.astype(jnp.float32)
         normed = wide * jax.lax.rsqrt(jnp.square(wide).mean(axis=-1, keepdims=True) + self.eps)
-        return normed.astype(x.dtype) * self.scale[...].astype(x.dtype)
+        return scaled(normed.astype(x.dtype), self.scale[...].astype(x.dtype))
 
 
 def stack(make: Callable[[nnx.Rngs], Layer], count: int, rngs: nnx.Rngs) -> Layer:

@@ -263,9 +263,33 @@ class Checkpoints:
             shapes = {name: np.empty(spec["shape"], spec["dtype"]) for name, spec in meta["arrays"].items()}
             extra |= self._read_tree(step, "arrays", meta["arrays"], shapes)
         if data_iterator is not None:
-            self._load(step, data=grain.checkpoint.CheckpointRestore(_SealedIterator(data_iterator)))
+            self._move(step, data_iterator)
         key = None if meta["key"] is None else _key_from_json(meta["key"])
         return Restored(step, TrainState(rest["step"], params, rest["opt_state"]), key, extra)
+
+    def _move(self, step: int, data_iterator: DataIterator) -> None:
+        """Moves this process's data to the saved position, also where another number of processes saved it.
+
+        A position is then {"lanes": [...]}, and the lanes of all processes, in their order, are dealt anew. Two
+        processes with lanes a b | c d, read by one: a b c d; by four: a | b | c | d.
+        """
+        folder, index, count = self.path(step) / "data", jax.process_index(), jax.process_count()
+        if (folder / f"process_{index}-of-{count}.json").exists():
+            self._load(step, data=grain.checkpoint.CheckpointRestore(_SealedIterator(data_iterator)))
+            return
+        found = sorted(folder.glob("process_*-of-*.json"), key=lambda path: int(path.name.split("_")[1].split("-")[0]))
+        saved = [_unseal(json.loads(path.read_text())).get("json") for path in found]
+        if not found or len(found) != int(found[0].stem.rsplit("-", 1)[1]):
+            raise ValueError(f"the data positions of some processes are missing; there are {[p.name for p in found]}")
+        if not all(isinstance(state, dict) and "lanes" in state for state in saved):
+            raise _Misfit(f"holds the data positions of {len(found)} processes, which {count} cannot take over")
+        lanes = [lane for state in saved for lane in state["lanes"]]
+        if len(lanes) % count:
+            raise _Misfit(
+                f"holds the positions of {len(lanes)} lanes, which {count} processes cannot share evenly"
+            )
+        share = len(lanes) // count
+        data_iterator.set_state({"lanes": lanes[index * share : (index + 1) * share]})
 
     def _read_tree(self, step: int, item: str, saved: Mapping[str, Any], abstract: Any) -> Any:
         wanted = _flatten(abstract)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shutil
 import socket
 
 import numpy as np
@@ -68,6 +69,7 @@ def metrics(folder: pathlib.Path) -> list[dict]:
 def test_two_processes_train_as_one(folder):
     train_alone(folder, "one", "--config.steps=10").succeed()
     train_together(folder, "two", "--config.steps=5")
+    shutil.copytree(folder / "two", folder / "fewer")
     train_together(folder, "two", "--config.steps=10")  # goes on from the checkpoint that both wrote
 
     one, two = metrics(folder / "one"), metrics(folder / "two")
@@ -82,3 +84,22 @@ def test_two_processes_train_as_one(folder):
     assert reports == {"checkpoints", "metrics.jsonl", "model", "run.json"}
     assert len([name for name in written if name.startswith("events")]) == 2  # one per run, of process 0
     assert json.loads((folder / "two" / "run.json").read_text())["config"]["mesh"]["data"] == 2
+
+
+def test_one_process_goes_on_where_two_stopped(folder):
+    """The data come in the same order, whoever reads them."""
+    train_alone(folder, "fewer", "--config.steps=10").succeed()
+    one, fewer = metrics(folder / "one"), metrics(folder / "fewer")
+    assert [line["step"] for line in fewer] == list(range(1, STEPS + 1))
+    assert [line["tokens"] for line in fewer] == [line["tokens"] for line in one]
+    losses = np.array([[line["loss"] for line in lines] for lines in (one, fewer)])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=0, atol=1e-5)
+
+    def position(name: str) -> list:
+        """The last position in the data, lane by lane."""
+        files = sorted((folder / name / "checkpoints" / "10" / "data").glob("process_*.json"))
+        states = [json.loads(json.loads(file.read_text())["body"])["json"] for file in files]
+        return [lane for state in states for lane in state["lanes"]]
+
+    assert position("fewer") == position("one") == position("two")
+    assert len(position("one")) == 2
