@@ -78,6 +78,8 @@ def collectives(text: str) -> list[Collective]:
             channel = re.search(r"channel_id=(\d+)", instruction.rest)
             key = f"channel {channel[1]}" if channel and name not in loops else instruction.name
             one = _collective(instruction, kind, times, in_scatter="scatter" in name)
+            if one.group == 1:
+                continue  # a chip alone sends nothing
             known = found.get((kind, key))
             found[kind, key] = one if known is None or known.total < one.total else known
     return list(found.values())

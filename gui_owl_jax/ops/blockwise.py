@@ -149,10 +149,11 @@ def _flat(x: jax.Array) -> jax.Array:
 
 
 def _scores(q: jax.Array, k: jax.Array, rows: slice, columns: slice) -> tuple[jax.Array, jax.Array]:
-    """The block's scaled queries [z, G l, H] and scores [z, G, l, s]."""
+    """The block's queries [z, G l, H] and scores [z, G, l, s], scaled behind the product as the reference does."""
     z, group, _, width = q.shape
-    scaled = _flat(q[:, :, rows]) * jnp.asarray(width**-0.5, q.dtype)
-    return scaled, _product(scaled, k[:, columns], 2, 2).reshape(z, group, rows.stop - rows.start, -1)
+    queries = _flat(q[:, :, rows])
+    scores = _product(queries, k[:, columns], 2, 2) * width**-0.5
+    return queries, scores.reshape(z, group, rows.stop - rows.start, -1)
 
 
 def _tile_forward(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array | None, *, causal: bool) -> tuple:
@@ -188,14 +189,14 @@ def _tile_backward(
     shift = jnp.sum(d_out.astype(jnp.float32) * out.astype(jnp.float32), axis=-1, keepdims=True)
     d_q, d_k, d_v = [], [], []
     for rows, columns in _blocks(group, length, causal):
-        scaled, scores = _scores(q, k, rows, columns)
+        queries, scores = _scores(q, k, rows, columns)
         weights = jnp.exp(scores - log_total[:, :, rows])
         weights = jnp.where(_visible(segments, rows, columns, causal), weights, 0.0)
         d_block = _flat(d_out[:, :, rows])
         d_weights = _product(d_block, v[:, columns], 2, 2).reshape(weights.shape)
         d_scores = _flat(weights * (d_weights - shift[:, :, rows])).astype(q.dtype)
         d_q.append((_product(d_scores, k[:, columns], 2, 1) * scale).reshape(z, group, -1, width))
-        d_k.append(_product(_transposed(scaled), d_scores, 2, 1))
+        d_k.append(_product(_transposed(queries), d_scores, 2, 1) * scale)
         d_v.append(_product(_transposed(d_block), _flat(weights).astype(v.dtype), 2, 1))
     total = functools.partial(_sum_over_blocks, blocks=list(_blocks(group, length, causal)))
     return jnp.concatenate(d_q, axis=2).astype(q.dtype), total(d_k).astype(k.dtype), total(d_v).astype(v.dtype)

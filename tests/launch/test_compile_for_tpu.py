@@ -16,7 +16,7 @@ needs_libtpu = pytest.mark.skipif(
 )
 
 # A loop of 5 turns over another of 3; an asynchronous gather in three parts; a reduce-scatter as the TPU compiler
-# writes it; and an all-reduce outside of all loops.
+# writes it; and an all-reduce outside of all loops, beside one of chips with themselves.
 PROGRAM = """HloModule jit_step, entry_computation_layout={(f32[8]{0})->f32[8]{0}}
 
 %add (x: f32[], y: f32[]) -> f32[] {
@@ -29,11 +29,11 @@ PROGRAM = """HloModule jit_step, entry_computation_layout={(f32[8]{0})->f32[8]{0
 }
 
 %start (p: bf16[4,16]) -> (bf16[4,16], bf16[8,16]) {
-  ROOT %gather.1 = (bf16[4,16], bf16[8,16]) all-gather-start(%p), channel_id=7, replica_groups=[2,2]<=[4], dimensions={0}
+  ROOT %gather.1 = (bf16[4,16], bf16[8,16]) all-gather-start(%p), channel_id=7, replica_groups=[2,2]<=[4]
 }
 
 %middle (p: bf16[4,16]) -> bf16[8,16] {
-  %gather.2 = (bf16[4,16], bf16[8,16]) all-gather-start(%p), channel_id=7, replica_groups=[2,2]<=[4], dimensions={0}
+  %gather.2 = (bf16[4,16], bf16[8,16]) all-gather-start(%p), channel_id=7, replica_groups=[2,2]<=[4]
   ROOT %gather.3 = bf16[8,16] all-gather-done(%gather.2), channel_id=7
 }
 
@@ -56,6 +56,7 @@ PROGRAM = """HloModule jit_step, entry_computation_layout={(f32[8]{0})->f32[8]{0
 
 ENTRY %main (p: f32[8]) -> f32[8] {
   %loop.2 = (s32[], f32[8]) while(%t), condition=%c, body=%outer_body, backend_config={"known_trip_count":{"n":"5"}}
+  %alone = f32[8]{0} all-reduce(%p), channel_id=4, replica_groups=[4,1]<=[4], to_apply=%add
   ROOT %norm = f32[8]{0} all-reduce(%p), channel_id=3, replica_groups={{0,1}}, to_apply=%add
 }
 """
