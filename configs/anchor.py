@@ -5,7 +5,8 @@ Hardware: none; it is compiled, not run.
 Time:     one to five minutes of compiling each.
 Result:   docs/compile_for_tpu.md.
 
-`text` steps have no image and no tower; `vl` steps train the tower on one image of 768 x 768 a row.
+`text` steps have no image and no tower, `experts` neither, with the experts spread over chips; `vl` steps train the
+tower on one image of 768 x 768 a row.
 """
 
 from ml_collections import ConfigDict
@@ -17,7 +18,8 @@ _MESHES = {
     "2b-vl-v5e-256": {"fsdp": 256},
     "8b-text-v5e-256": {"fsdp": 256},
     "8b-text-v5e-16": {"fsdp": 16},
-    "30b-a3b-text-v6e-64": {"fsdp": 8, "expert": 8},
+    "30b-a3b-text-v6e-64": {"fsdp": 64},
+    "30b-a3b-experts-v6e-64": {"fsdp": 8, "expert": 8},
 }
 NAMES = tuple(_MESHES)
 

@@ -23,7 +23,8 @@ collectives are the compiler's, times are estimates.
   an upper bound for packed rows. Trained steps count 3 forward passes; what is computed again does not count.
 - Step and MFU: an upper bound of what can be reached, not a forecast. The step takes as long as the longest of
   computing (with what is computed again), reading memory and sending (on a ring over all links) takes at full published
-  rate, all three overlapping perfectly. {rates}
+  rate, all three overlapping perfectly:
+{rates}
 - Level: `O0` marks results of the compiler's lowest level, which uses more or less memory than the default one.
 """
 
@@ -33,7 +34,8 @@ def line(name: str, row: Row) -> str:
     peak = "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**30:.2f}"
     if row["beside_bytes"]:
         peak += f" + {row['beside_bytes'] / 2**30:.2f}"
-    moved = ", ".join(f"{kind} {value['bytes'] / 1e9:.1f}" for kind, value in row["collectives"].items())
+    large = {kind: value["bytes"] / 1e9 for kind, value in row["collectives"].items() if value["bytes"] >= 5e7}
+    moved = ", ".join(f"{kind} {size:.1f}" for kind, size in large.items())
     estimate = row["estimate"]
     time, mfu = ("", "") if estimate is None else (_seconds(estimate), f"{estimate['mfu']:.2f}")
     level = "default" if row["level"] != "O0" else "O0"
@@ -55,13 +57,13 @@ def line(name: str, row: Row) -> str:
 def document(table: Mapping[str, Row]) -> str:
     """The whole page."""
     memory = ", ".join(f"{name} {chip.memory / 2**30:.2f}" for name, chip in roofline.CHIPS.items())
-    rates = "; ".join(
-        f"{name}: {chip.flops / 1e12:.0f} TFLOP/s, {chip.bandwidth / 1e9:.0f} GB/s of HBM, {chip.links / 1e9:.0f} GB/s "
-        "out of a chip"
+    rates = "\n".join(
+        f"  - {name}: {chip.flops / 1e12:.0f} TFLOP/s, {chip.bandwidth / 1e9:.0f} GB/s of HBM, {chip.links / 1e9:.0f} "
+        "GB/s out of a chip"
         for name, chip in roofline.CHIPS.items()
     )
-    titles = ("program", "chips", "peak GiB", "fits", "PFLOP", "collectives GB", "step s", "MFU", "compile s", "level")
-    lines = [_HEAD.format(memory=memory, rates=rates + ".")]
+    titles = "program, topology, peak GiB, fits, PFLOP, collectives GB, step s, MFU, compile s, level".split(", ")
+    lines = [_HEAD.format(memory=memory, rates=rates)]
     lines += ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
     lines += [line(name, row) for name, row in sorted(table.items(), key=_order)]
     refused = [f"- {name}: {row['why']}" for name, row in sorted(table.items()) if row["why"]]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From an empty machine to a trained, evaluated and exported GUI agent (about 15 minutes on 2 CPU cores).
+# From an empty machine to a trained, evaluated and exported GUI agent (less than 20 minutes on 2 CPU cores).
 #
 #   bash launch/quickstart.sh            results in runs/quickstart
 #   RUN=runs/other SEED=1 bash launch/quickstart.sh

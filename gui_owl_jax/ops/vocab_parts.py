@@ -63,6 +63,8 @@ def _is_target(targets: jax.Array, index: jax.Array, parts: int, columns: int) -
 
 
 def _forward(hidden: jax.Array, kernel: jax.Array, targets: jax.Array, parts: int) -> tuple[Statistics, Any]:
+    hidden = partition.constrain(hidden, partition.ROWS)  # gathered along tensor here, not once per part
+
     def step(carry: Sums, xs: tuple[jax.Array, jax.Array]) -> tuple[Sums, None]:
         most, mass, moment, chosen = carry
         part, index = xs
@@ -86,6 +88,7 @@ def _forward(hidden: jax.Array, kernel: jax.Array, targets: jax.Array, parts: in
 
 def _backward(parts: int, saved: Any, cotangents: Statistics) -> tuple[jax.Array, jax.Array, None]:
     hidden, kernel, targets, log_total, expected = saved
+    hidden = partition.constrain(hidden, partition.ROWS)
     of_logp, of_entropy, _ = (cotangent[:, None] for cotangent in cotangents)
 
     def step(total: jax.Array, xs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
