@@ -326,10 +326,10 @@ def make_mesh(config: ConfigDict) -> jax.sharding.Mesh:
 
 def check_rows(rows: int, mesh: jax.sharding.Mesh, field: str) -> None:
     """Raises ConfigError when a global batch of `rows` cannot be split evenly over the mesh and the processes."""
-    parts = mesh.shape["data"] * mesh.shape["fsdp"]
+    parts = sharding.row_parts(mesh)
     if rows % parts or rows % jax.process_count():
         raise ConfigError(
-            f"config.{field}: {rows} rows cannot be split over {parts} parts of the mesh (data times fsdp) "
+            f"config.{field}: {rows} rows cannot be split over {parts} parts of the mesh (data x fsdp x expert) "
             f"and {jax.process_count()} processes"
         )
 

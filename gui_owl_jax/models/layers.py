@@ -42,6 +42,8 @@ def matmul(x: jax.Array, kernel: jax.Array, axes: Axes = (None, None)) -> jax.Ar
 
     As one flat product over all tokens: for a batched one XLA's CPU backward pass copies every activation transposed.
     """
+    if axes[0] in GATHERED:
+        x = partition.constrain(x, partition.ROWS)  # tokens split along tensor come together, once for all who read x
     flat = x.reshape(-1, x.shape[-1])
     mesh = partition.current_mesh()
     split = next((i for i, name in enumerate(axes) if name in GATHERED), None)
@@ -49,7 +51,8 @@ def matmul(x: jax.Array, kernel: jax.Array, axes: Axes = (None, None)) -> jax.Ar
         y = gathered.matmul(mesh, flat, kernel, split)
     else:
         y = flat @ kernel.astype(x.dtype)
-    return y.reshape(*x.shape[:-1], kernel.shape[-1])
+    y = y.reshape(*x.shape[:-1], kernel.shape[-1])
+    return partition.whole_rows_backward(y) if axes[1] in GATHERED else y
 
 
 class Linear(nnx.Module):

@@ -62,6 +62,19 @@ def spec(mesh: Mesh, shape: tuple[int, ...], *axes: Axes) -> P:
     return P(*(dividing(mesh, names, size) for names, size in zip(axes, shape)))
 
 
+@jax.custom_vjp
+def whole_rows_backward(x: jax.Array) -> jax.Array:
+    """Returns x [rows, ...]; its gradient is split over rows only.
+
+    Where tokens are split along the tensor axis too, XLA would else bring all rows of the batch to every chip in order
+    to multiply that gradient with activations whose width is split along the same axis.
+    """
+    return x
+
+
+whole_rows_backward.defvjp(lambda x: (x, None), lambda _, gradient: (constrain(gradient, ROWS),))
+
+
 def constrain(x: jax.Array, *axes: Axes) -> jax.Array:
     """Splits the leading dimensions of x over mesh axes and keeps the others whole; gradients lie alike."""
     mesh = current_mesh()

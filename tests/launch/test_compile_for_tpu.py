@@ -120,7 +120,7 @@ def small(**sampler):
     """The nano model on four chips."""
     config = pod.get_config("8b-mrpo-v5e-16")
     config.topology, config.model.preset = "v5e:2x2", "nano"
-    config.mesh.fsdp = 4
+    config.mesh.update({"fsdp": 4, "tensor": 1})
     config.sampling_mesh.update({"data": 2, "tensor": 2})
     config.data.update({"rows": 4, "token_budget": 256, "patch_budget": 0})
     config.sampler.update({"row_buckets": (8,), "length_buckets": (256,), "max_new_tokens": 256} | sampler)
