@@ -48,7 +48,7 @@ LISTING_INSTRUCTION = "List the elements."
 # How else people ask for an element; the answer is the same click.
 ASKS = ("Find {}.", "Open {}.", "Choose {}.", "Select {}.", "Where is {}?", "Set {}.", "Turn on {}.", "Send {}.")
 # How many elements a screen keeps in "locate" and "click" examples, drawn evenly; 0 keeps all.
-KEEPS = (1, 2, 2, 3, 4, 0, 0)
+KEEPS = (2, 2, 2, 3, 3, 4, 0)
 _BLANK = (235, 238, 242)
 _VERBS = {DeviceFamily.MOBILE: "Tap", DeviceFamily.DESKTOP: "Click", DeviceFamily.WEB: "Click"}
 Phrase = Callable[[DeviceFamily, ScreenElement], str]
