@@ -33,14 +33,14 @@ GENERATION = "generation_config.json"
 
 
 def load_config(folder: str | os.PathLike) -> QwenVLConfig:
-    """Reads config.json, and the image statistics of preprocessor_config.json where there is one.
+    """Reads config.json, and the image statistics of the processor's files where there are any (`ImageConfig.load`).
 
     Raises:
       CheckpointError: a file is missing or malformed, or the model type is unknown.
     """
     folder = Path(folder)
     config = config_from_json(files.read_json(folder / "config.json"), str(folder / "config.json"))
-    if not (folder / "preprocessor_config.json").exists():
+    if not any((folder / name).exists() for name in ("preprocessor_config.json", "processor_config.json")):
         return config
     images = ImageConfig.load(folder)
     return dataclasses.replace(config, image_mean=images.mean, image_std=images.std)

@@ -320,3 +320,15 @@ def test_generation_settings_are_carried_through(model, model_processor, tmp_pat
     folder = export_hf(config, params, tmp_path / "without", generation=load_generation(folder))
     assert load_generation(folder) == settings
     assert load_generation(export_hf(config, params, tmp_path / "none")) is None
+
+
+def test_image_statistics_come_from_the_file_of_transformers_5_too(model, model_processor, tmp_path):
+    config, params = model
+    config = dataclasses.replace(config, image_mean=(0.1, 0.2, 0.3), image_std=(0.4, 0.5, 0.6))
+    images = dataclasses.replace(model_processor.image_config, mean=config.image_mean, std=config.image_std)
+    folder = export_hf(config, params, tmp_path / "out", Processor(model_processor.tokenizer, images))
+    own = folder / "preprocessor_config.json"
+    shared = {"processor_class": "Qwen3VLProcessor", "image_processor": json.loads(own.read_text())}
+    (folder / "processor_config.json").write_text(json.dumps(shared))
+    own.unlink()
+    assert import_hf(folder)[0] == config
