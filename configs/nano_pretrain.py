@@ -15,9 +15,9 @@ def get_config(arg: str = "") -> ConfigDict:
     config = nano.get_config()
     config.data.path = f"{arg or 'runs/quickstart'}/data/train"
     config.data.mixture.update({"steps": 0.0, "listing": 0.6, "locate": 2.5, "clicks": 0.6})
-    # Names are matched to places all of a sudden, after 700 to 900 updates. With 1,000 updates, fewer examples that ask
-    # for places, or fewer of them on screens of two or three elements (data.grounding.KEEPS), the rate can have run down
-    # before that: then one click in three finds its element.
+    # Names are matched to places all of a sudden, after 700 to 900 updates. With 1,000 updates, fewer examples that
+    # ask for places, or fewer of them on screens of two or three elements (data.grounding.KEEPS), the rate can have
+    # run down before that: then one click in three finds its element.
     config.steps = 1500
     config.optimizer.update({"learning_rate": 8e-3, "schedule": "linear"})
     return config
