@@ -2,7 +2,7 @@
 
 Command:  python -m launch.train --config=configs/nano_pretrain.py --workdir=runs/quickstart/pretrain
 Hardware: 2 CPU cores; 10 minutes (2.6 updates a second).
-Result:   197 of 201 clicks on held-out screens hit the named element, 7 % of the tasks succeed (seed 2).
+Result:   94 to 98 % of 201 clicks on held-out screens hit the named element, 6 to 9 % of the tasks succeed.
 """
 
 from ml_collections import ConfigDict
