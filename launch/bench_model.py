@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import os
 import platform
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,6 +29,8 @@ from gui_owl_jax.training.losses import ComputeConfig, supervised_loss
 from gui_owl_jax.training.optimizer import OptimizerConfig
 from launch.comparison import Comparison
 
+# Models need no torchvision, and one that was built for another torch would keep them from being imported.
+sys.modules.setdefault("torchvision", None)  # type: ignore[arg-type]
 try:
     import torch
     import transformers
@@ -129,8 +132,9 @@ def comparisons(size: Size) -> dict[str, Callable[[], Comparison]]:
         "forward": lambda: _forward(pair()),
         "train": lambda: _train(pair()),
         "packed": lambda: _packed(pair()),
-        "generate": lambda: _generate(pair(), same=False),
-        "generate_group": lambda: _generate(pair(), same=True),
+        "generate": lambda: _generate(pair(), pair().prompts(size.group), "a prompt each"),
+        "generate_group": lambda: _generate(pair(), pair().prompts(1) * size.group, "one prompt", same=True),
+        "generate_text": lambda: _generate(pair(), pair().texts(size.group), "a short text each"),
     }
 
 
@@ -173,6 +177,12 @@ class _Pair:
         rng = np.random.default_rng(0)
         return [self.example(rng, self.size.screen, self.size.prompt) for _ in range(count)]
 
+    def texts(self, count: int) -> list[Example]:
+        """Prompts without a screen, of the fewest tokens of text."""
+        rng, length = np.random.default_rng(0), self.size.text[0]
+        draws = [rng.integers(5, self.model.vision_end_token_id, length).astype(np.int32) for _ in range(count)]
+        return [Example(tokens, np.ones(length, np.float32), ()) for tokens in draws]
+
     def padded(self, examples: Sequence[Example]) -> dict[str, Any]:
         """A batch of transformers, padded to its longest example, with labels."""
         longest = max(len(example.tokens) for example in examples)
@@ -187,10 +197,11 @@ class _Pair:
             "input_ids": ids,
             "attention_mask": (np.arange(longest) < lengths[:, None]).astype(np.int64),
             "mm_token_type_ids": (ids == self.model.image_token_id).astype(np.int64),
-            "pixel_values": np.concatenate([pixel_values(image, self.images) for image in images]),
-            "image_grid_thw": np.array([[1, *image.grid] for image in images]),
             "labels": labels,
         }
+        if images:
+            arrays["pixel_values"] = np.concatenate([pixel_values(image, self.images) for image in images])
+            arrays["image_grid_thw"] = np.array([[1, *image.grid] for image in images])
         return {name: torch.tensor(array) for name, array in arrays.items()}
 
     def gradient(self) -> Callable[[dict[str, Any]], tuple[float, Any]]:
@@ -285,12 +296,11 @@ def _packed(pair: _Pair) -> Comparison:
     return Comparison("training on mixed screens, packed / padded", ours, theirs, agreement, (tokens, "useful tokens"))
 
 
-def _generate(pair: _Pair, *, same: bool) -> Comparison:
-    """Greedy generation, from prompts of their own or (`same`) a group of rows with one prompt."""
+def _generate(pair: _Pair, prompts: Sequence[Example], what: str, same: bool = False) -> Comparison:
+    """Greedy generation; `same` reads one prompt for all rows, as for a group of rollouts."""
     size = pair.size
-    prompts = pair.prompts(1) * size.group if same else pair.prompts(size.group)
-    patches = prompts[0].patch_count
-    buckets = ((size.group,), (size.prompt,), (patches,))
+    length, merged = len(prompts[0].tokens), pair.model.vision.merge_size**2
+    buckets = ((size.group,), (length,), (max(prompts[0].patch_count, merged),))
     sampler = SamplerConfig(size.new_tokens, 0.0, 0, 1.0, *buckets, share_prompts=same)
     engine = Engine(pair.model, sampler, stop_ids=(-1,))
     encoded = [EncodedPrompt(prompt.tokens, prompt.images) for prompt in prompts]
@@ -308,12 +318,12 @@ def _generate(pair: _Pair, *, same: bool) -> Comparison:
             out = pair.peer.generate(
                 **batch, do_sample=False, min_new_tokens=count, max_new_tokens=count, pad_token_id=0, eos_token_id=1
             )
-        return out[:, size.prompt :].numpy()
+        return out[:, length:].numpy()
 
     def agreement(own: Any, other: Any) -> str:
         return f"{np.mean(own == other):.1%} of the tokens equal"
 
-    name = f"generation of {count} tokens, {size.group} rows, " + ("one prompt" if same else "a prompt each")
+    name = f"generation of {count} tokens, {size.group} rows, {what}"
     return Comparison(name, ours, theirs, agreement, (size.group * count, "tokens"))
 
 

@@ -7,6 +7,7 @@ a core's cache holds that product, and no running maximum needs correcting.
 What made it fast with XLA on CPUs, each measured alone:
 - The loop over (row, kv head) keeps one tile of scores in the cache; all at once they stream through memory.
 - Causal blocks stop at the diagonal, which halves the work; the loop over blocks is unrolled, so shapes are static.
+- In packed rows a block of queries meets the keys of its own segments only, rounded up to quarters of all (`_on_keys`).
 - The query heads of one kv head are rows of one matrix: grouped queries need no copies of keys and values.
 - Gradients of keys and values are accumulated transposed. As `dO^T P` the product runs at full speed, as `P^T dO` the
   large matrix is the one to be transposed, at half of it.
@@ -15,7 +16,7 @@ What made it fast with XLA on CPUs, each measured alone:
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ import jax.numpy as jnp
 QUERY_ROWS = 256  # rows of a tile of scores: block of queries times query heads per kv head
 MOST_BLOCKS = 8  # longer sequences get larger blocks: every block adds to the time of compilation
 TILE_BYTES = 1 << 20  # tiles of several heads are handled together up to this size
+SKIP_FROM = 512  # fewer keys than these are all met, whatever their segments: nothing to gain
 
 Residuals = tuple[jax.Array, jax.Array, jax.Array, jax.Array | None, jax.Array, jax.Array]
 
@@ -127,13 +129,46 @@ def _blocks(group: int, length: int, causal: bool) -> Iterator[tuple[slice, slic
         yield slice(start, stop), slice(0, stop if causal else length)
 
 
-def _visible(segments: jax.Array | None, rows: slice, columns: slice, causal: bool) -> jax.Array | bool:
-    """Bool, broadcastable to [z, G, rows, columns]: which keys each query of a block sees."""
+def _on_keys(
+    function: Callable[..., tuple], segments: jax.Array | None, rows: slice, keys: int, *operands: jax.Array
+) -> tuple:
+    """Calls function(start, *operands, width=...) for the keys start : start + width that a block of queries needs.
+
+    Where there are segments, these are the keys from the first to the last of the block's own segments; the width is
+    the next of a quarter, half, three quarters or all of the keys, so that each is a program of static shapes.
+    Segments 1 1 2 2 3 3 3 0, queries 2:4: keys 2:4 are needed, and start = 2, width = 2.
+    """
+    if segments is None or keys < SKIP_FROM:
+        return function(0, *operands, width=keys)
+    widths = [-(-keys * quarters // 4) for quarters in range(1, 5)]
+    needed = (segments[:, rows, None] == segments[:, None, :keys]).any((0, 1))
+    first, stop = jnp.argmax(needed), keys - jnp.argmax(needed[::-1])
+    choice = jnp.searchsorted(jnp.array(widths), stop - first)
+    start = jnp.minimum(first, keys - jnp.array(widths)[choice])
+    return jax.lax.switch(choice, [functools.partial(function, width=width) for width in widths], start, *operands)
+
+
+def _cut(x: jax.Array, start: jax.Array | int, width: int) -> jax.Array:
+    """[z, L, ...] -> [z, width, ...]."""
+    return x[:, :width] if isinstance(start, int) else jax.lax.dynamic_slice_in_dim(x, start, width, axis=1)
+
+
+def _placed(x: jax.Array, start: jax.Array | int, keys: int) -> jax.Array:
+    """[z, H, width] -> [z, H, keys], zeros elsewhere."""
+    if x.shape[2] == keys:
+        return x
+    return jax.lax.dynamic_update_slice_in_dim(jnp.zeros((*x.shape[:2], keys), x.dtype), x, start, axis=2)
+
+
+def _visible(
+    segments: jax.Array | None, rows: slice, start: jax.Array | int, width: int, causal: bool
+) -> jax.Array | bool:
+    """Bool, broadcastable to [z, G, rows, width]: which keys each query of a block sees."""
     visible: jax.Array | bool = True
     if segments is not None:
-        visible = (segments[:, rows, None] == segments[:, None, columns])[:, None]
+        visible = (segments[:, rows, None] == _cut(segments, start, width)[:, None])[:, None]
     if causal:
-        visible &= jnp.arange(rows.start, rows.stop)[:, None] >= jnp.arange(columns.stop)
+        visible &= jnp.arange(rows.start, rows.stop)[:, None] >= start + jnp.arange(width)
     return visible
 
 
@@ -148,27 +183,33 @@ def _flat(x: jax.Array) -> jax.Array:
     return x.reshape(x.shape[0], -1, x.shape[-1])
 
 
-def _scores(q: jax.Array, k: jax.Array, rows: slice, columns: slice) -> tuple[jax.Array, jax.Array]:
+def _scores(q: jax.Array, keys: jax.Array, rows: slice) -> tuple[jax.Array, jax.Array]:
     """The block's queries [z, G l, H] and scores [z, G, l, s], scaled behind the product as the reference does."""
     z, group, _, width = q.shape
     queries = _flat(q[:, :, rows])
-    scores = _product(queries, k[:, columns], 2, 2) * width**-0.5
+    scores = _product(queries, keys, 2, 2) * width**-0.5
     return queries, scores.reshape(z, group, rows.stop - rows.start, -1)
 
 
 def _tile_forward(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array | None, *, causal: bool) -> tuple:
     """Returns the output and the logarithm of the softmax's denominator, float32 [z, G, L, 1]."""
-    z, group, length, width = q.shape
+    z, group, length, head = q.shape
     outs, log_totals = [], []
     for rows, columns in _blocks(group, length, causal):
-        _, scores = _scores(q, k, rows, columns)
-        scores = jnp.where(_visible(segments, rows, columns, causal), scores, jnp.finfo(jnp.float32).min)
-        largest = scores.max(axis=-1, keepdims=True)
-        weights = jnp.exp(scores - largest)
-        total = weights.sum(axis=-1, keepdims=True)
-        mixed = _product(_flat(weights).astype(v.dtype), v[:, columns], 2, 1).reshape(z, group, -1, width)
-        outs.append((mixed / total).astype(q.dtype))
-        log_totals.append(largest + jnp.log(total))
+
+        def block(start, q, k, v, *, width, rows=rows):
+            _, scores = _scores(q, _cut(k, start, width), rows)
+            visible = _visible(segments, rows, start, width, causal)
+            scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
+            largest = scores.max(axis=-1, keepdims=True)
+            weights = jnp.exp(scores - largest)
+            total = weights.sum(axis=-1, keepdims=True)
+            mixed = _product(_flat(weights).astype(v.dtype), _cut(v, start, width), 2, 1)
+            return (mixed.reshape(z, group, -1, head) / total).astype(q.dtype), largest + jnp.log(total)
+
+        out, log_total = _on_keys(block, segments, rows, columns.stop, q, k, v)
+        outs.append(out)
+        log_totals.append(log_total)
     return jnp.concatenate(outs, axis=2), jnp.concatenate(log_totals, axis=2)
 
 
@@ -184,20 +225,27 @@ def _tile_backward(
     causal: bool,
 ) -> tuple:
     """Gradients of q, k, v. With weights P = exp(scores - log_total): dV = P^T dO, dS = P (dO V^T - rowsum(dO O))."""
-    z, group, length, width = q.shape
-    scale = width**-0.5
+    z, group, length, head = q.shape
+    scale = head**-0.5
     shift = jnp.sum(d_out.astype(jnp.float32) * out.astype(jnp.float32), axis=-1, keepdims=True)
     d_q, d_k, d_v = [], [], []
     for rows, columns in _blocks(group, length, causal):
-        queries, scores = _scores(q, k, rows, columns)
-        weights = jnp.exp(scores - log_total[:, :, rows])
-        weights = jnp.where(_visible(segments, rows, columns, causal), weights, 0.0)
-        d_block = _flat(d_out[:, :, rows])
-        d_weights = _product(d_block, v[:, columns], 2, 2).reshape(weights.shape)
-        d_scores = _flat(weights * (d_weights - shift[:, :, rows])).astype(q.dtype)
-        d_q.append((_product(d_scores, k[:, columns], 2, 1) * scale).reshape(z, group, -1, width))
-        d_k.append(_product(_transposed(queries), d_scores, 2, 1) * scale)
-        d_v.append(_product(_transposed(d_block), _flat(weights).astype(v.dtype), 2, 1))
+
+        def block(start, q, k, v, *, width, rows=rows, stop=columns.stop):
+            keys = _cut(k, start, width)
+            queries, scores = _scores(q, keys, rows)
+            weights = jnp.exp(scores - log_total[:, :, rows])
+            weights = jnp.where(_visible(segments, rows, start, width, causal), weights, 0.0)
+            d_block = _flat(d_out[:, :, rows])
+            d_weights = _product(d_block, _cut(v, start, width), 2, 2).reshape(weights.shape)
+            d_scores = _flat(weights * (d_weights - shift[:, :, rows])).astype(q.dtype)
+            d_queries = (_product(d_scores, keys, 2, 1) * scale).reshape(z, group, -1, head)
+            d_keys = _product(_transposed(queries), d_scores, 2, 1) * scale
+            d_values = _product(_transposed(d_block), _flat(weights).astype(v.dtype), 2, 1)
+            return d_queries, _placed(d_keys, start, stop), _placed(d_values, start, stop)
+
+        for parts, part in zip((d_q, d_k, d_v), _on_keys(block, segments, rows, columns.stop, q, k, v)):
+            parts.append(part)
     total = functools.partial(_sum_over_blocks, blocks=list(_blocks(group, length, causal)))
     return jnp.concatenate(d_q, axis=2).astype(q.dtype), total(d_k).astype(k.dtype), total(d_v).astype(v.dtype)
 

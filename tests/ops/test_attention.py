@@ -100,6 +100,29 @@ def test_blockwise_agrees(monkeypatch, length, heads, kv_heads, rows, most, tile
         np.testing.assert_allclose(own, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_blockwise_meets_the_keys_of_its_segments_only(monkeypatch, causal):
+    """Packed rows: same numbers; and what other segments hold, be it infinite, does not even enter the arithmetic."""
+    monkeypatch.setattr(blockwise, "QUERY_ROWS", 32)
+    monkeypatch.setattr(blockwise, "SKIP_FROM", 32)
+    lengths = np.array([[9, 30, 2, 40, 31, 0], [64, 1, 1, 20, 10, 16], [0, 0, 0, 0, 0, 112]])
+    ids = np.stack([np.repeat([1, 2, 3, 4, 5, 0], row) for row in lengths])
+    arguments = (*inputs(length=112, heads=4, kv_heads=2, batch=3, seed=4), ids, causal)
+    for own, expected in zip(
+        values_and_gradients("blockwise", *arguments), values_and_gradients("einsum", *arguments), strict=True
+    ):
+        np.testing.assert_allclose(own, expected, rtol=0, atol=1e-5)
+
+    q, k, v = inputs(length=128, heads=2, kv_heads=2, batch=1)
+    half = np.repeat([[1, 2]], 64, axis=1)
+    broken = v.at[:, 64:].set(jnp.inf)  # 0 * inf would be NaN
+    out = attention(q, k, broken, segment_ids=half, implementation="blockwise")
+    assert np.isfinite(out[:, :64]).all()
+    monkeypatch.setattr(blockwise, "SKIP_FROM", 1000)
+    out = attention(q, k, broken, segment_ids=half, implementation="blockwise")
+    assert np.isnan(out[:, :64]).all()
+
+
 def test_blockwise_keeps_no_weights_for_the_backward_pass():
     q, k, v = inputs(length=512, heads=2, kv_heads=1, batch=1)
     _, backward = jax.vjp(lambda q: attention(q, k, v, causal=True, implementation="blockwise"), q)
