@@ -228,7 +228,7 @@ def _tile_backward(
     z, group, length, head = q.shape
     scale = head**-0.5
     shift = jnp.sum(d_out.astype(jnp.float32) * out.astype(jnp.float32), axis=-1, keepdims=True)
-    d_q, d_k, d_v = [], [], []
+    parts: tuple[list[jax.Array], ...] = ([], [], [])
     for rows, columns in _blocks(group, length, causal):
 
         def block(start, q, k, v, *, width, rows=rows, stop=columns.stop):
@@ -244,8 +244,9 @@ def _tile_backward(
             d_values = _product(_transposed(d_block), _flat(weights).astype(v.dtype), 2, 1)
             return d_queries, _placed(d_keys, start, stop), _placed(d_values, start, stop)
 
-        for parts, part in zip((d_q, d_k, d_v), _on_keys(block, segments, rows, columns.stop, q, k, v)):
-            parts.append(part)
+        for part, gradient in zip(parts, _on_keys(block, segments, rows, columns.stop, q, k, v)):
+            part.append(gradient)
+    d_q, d_k, d_v = parts
     total = functools.partial(_sum_over_blocks, blocks=list(_blocks(group, length, causal)))
     return jnp.concatenate(d_q, axis=2).astype(q.dtype), total(d_k).astype(k.dtype), total(d_v).astype(v.dtype)
 
