@@ -25,6 +25,8 @@ def get_config(arg: str = "") -> ConfigDict:
         {"enabled": False, "coordinator_address": "", "num_processes": -1, "process_id": -1}
     )
     config.mesh = ConfigDict({"data": 1, "fsdp": 1, "tensor": 1, "expert": 1})
+    # Of rollouts and evaluations; data 0: there is none, and each process samples on one of its devices.
+    config.sampling_mesh = ConfigDict({"data": 0, "fsdp": 1, "tensor": 1, "expert": 1})
     config.model = ConfigDict({"preset": "4b", "vision_window": 0})  # see models.config.VisionConfig.window
     config.image = ConfigDict({"min_pixels": 0, "max_pixels": 0})  # 0: the bounds published with the model
     config.context = ConfigDict({"history_n": 4, "style": "full"})

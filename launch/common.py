@@ -241,6 +241,16 @@ def load_policy(
     )
 
 
+def load_actor(config: ConfigDict, source: str) -> tuple[Policy, jax.sharding.Mesh | None]:
+    """Opens a policy that shall only sample, and says on which mesh it lies; see `load_policy`, `sampling_mesh`."""
+    mesh = sampling_mesh(config)
+    policy = load_policy(config, source, mesh=mesh)
+    if mesh is not None:
+        params = sampling_params(policy.params, policy.model, mesh, mesh, config.compute.dtype)
+        policy = dataclasses.replace(policy, params=params)
+    return policy, mesh
+
+
 def lora_merger(adapters: lora.LoraConfig) -> Callable[[Any], Any]:
     """Gives the function that turns trained parameters into the model's own: `lora.merge`, or nothing without LoRA."""
     return jax.jit(functools.partial(lora.merge, adapters)) if adapters.rank else lambda params: params
@@ -296,10 +306,12 @@ def make_tokenizer(config: ConfigDict, model: QwenVLConfig) -> Tokenizer:
     return tokenizer
 
 
-def make_engine(policy: Policy, sampler: SamplerConfig, config: ConfigDict) -> Engine:
-    """The sampler of a policy; a response ends with im_end or endoftext."""
+def make_engine(
+    policy: Policy, sampler: SamplerConfig, config: ConfigDict, mesh: jax.sharding.Mesh | None = None
+) -> Engine:
+    """The sampler of a policy, on one device or a mesh; a response ends with im_end or endoftext."""
     tokenizer = policy.processor.tokenizer
-    return Engine(policy.model, sampler, (tokenizer.im_end, tokenizer.endoftext), config.compute.dtype)
+    return Engine(policy.model, sampler, (tokenizer.im_end, tokenizer.endoftext), config.compute.dtype, mesh)
 
 
 # ------------------------------------------------------------------------------------------------ devices, processes
@@ -322,6 +334,13 @@ def setup_devices(config: ConfigDict) -> None:
 def make_mesh(config: ConfigDict) -> jax.sharding.Mesh:
     """The mesh of config.mesh over all devices of all processes."""
     return sharding.make_mesh(build(sharding.MeshConfig, config.mesh, "mesh"))
+
+
+def sampling_mesh(config: ConfigDict) -> jax.sharding.Mesh | None:
+    """The mesh of config.sampling_mesh over all devices of all processes; None where its data axis is 0."""
+    if config.sampling_mesh.data == 0:
+        return None
+    return sharding.make_mesh(build(sharding.MeshConfig, config.sampling_mesh, "sampling_mesh"))
 
 
 def check_rows(rows: int, mesh: jax.sharding.Mesh, field: str) -> None:
@@ -349,6 +368,26 @@ def gather_hosts(value: Any) -> list[Any]:
     padded[: len(own)] = own
     rows = multihost_utils.process_allgather(padded)
     return [json.loads(row[:length].tobytes()) for row, length in zip(rows, lengths)]
+
+
+def sampling_params(
+    params: Any, model: QwenVLConfig, mesh: jax.sharding.Mesh, sampling: jax.sharding.Mesh | None, dtype: str
+) -> Any:
+    """Parameters for sampling: on a mesh of their own, where there is one, else by `local_params`.
+
+    To that mesh they go from chip to chip, in the type of the matmuls, and no chip ever holds them all.
+
+    Args:
+      params: on `mesh`.
+      model: the model.
+      mesh: that of training.
+      sampling: that of sampling; None: one device per process.
+      dtype: of the matmuls of sampling.
+    """
+    if sampling is None:
+        return local_params(params, mesh)
+    cast = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+    return jax.device_put(cast, sharding.param_shardings(model, sampling))
 
 
 def local_params(params: Any, mesh: jax.sharding.Mesh) -> Any:

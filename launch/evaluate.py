@@ -3,7 +3,11 @@
   python -m launch.evaluate --config=configs/nano_sft.py --policy=runs/quickstart/sft --stage=sft \
       --out=runs/quickstart/evaluate
 
-Writes <out>/<stage>.json (one row per task) and the trajectories as <out>/<stage>-*.arrayrecord.
+Writes <out>/<stage>.json (one row per task) and the trajectories as <out>/<stage>-*.arrayrecord. With --suite the tasks
+are those of a fixed benchmark instead of sampled ones; with --attempts=k each task is tried k times, and the file holds
+all outcomes for pass@k (`launch.compare` prints it). Rows, rates and the control read the first attempt.
+
+With --benchmark a published benchmark is evaluated instead: see `launch.benchmark`.
 """
 
 from __future__ import annotations
@@ -31,43 +35,57 @@ from gui_owl_jax.evals.grounding import GroundingTrial, accuracy
 from gui_owl_jax.evals.success import GroundingScore
 from gui_owl_jax.rollout.collector import run_episodes
 from gui_owl_jax.rollout.engine import Engine, SamplerConfig, request_seed
-from launch import common, worlds
+from launch import benchmark, common, worlds
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment whose world and context are used.")
-POLICY = flags.DEFINE_string("policy", None, 'A run folder, a Hugging Face folder, or "random".', required=True)
-STAGE = flags.DEFINE_string("stage", None, "Name of the result.", required=True)
+POLICY = flags.DEFINE_string("policy", None, 'A run folder, a Hugging Face folder, or "random".')
+STAGE = flags.DEFINE_string("stage", None, "Name of the result.")
 OUT = flags.DEFINE_string("out", None, "Folder of the results.", required=True)
-flags.mark_flag_as_required("config")
+SUITE = flags.DEFINE_string("suite", "", 'A fixed benchmark of the world ("pc_eval_v1"); "" samples held-out tasks.')
+ATTEMPTS = flags.DEFINE_integer("attempts", 1, "Episodes of every task.", lower_bound=1)
+flags.register_multi_flags_validator(
+    ["benchmark", "config", "policy", "stage"],
+    lambda given: given["benchmark"] or all(given[name] for name in ("config", "policy", "stage")),
+    "state --config, --policy and --stage, or --benchmark",
+)
 
 
 def main(argv: list[str]) -> None:
     """Evaluates one policy."""
     del argv
+    if benchmark.BENCHMARK.value:
+        benchmark.run(CONFIG.value, POLICY.value, pathlib.Path(OUT.value))
+        return
     config, out = CONFIG.value, pathlib.Path(OUT.value)
     common.setup_devices(config)
     clock = time.monotonic()
-    policy = common.load_policy(config, POLICY.value)
+    policy, mesh = common.load_actor(config, POLICY.value)
     context = common.build(ContextConfig, config.context, "context")
     sampler = common.build(SamplerConfig, {**config.sampler, "temperature": config.evaluation.temperature}, "sampler")
-    engine = common.make_engine(policy, sampler, config)
+    engine = common.make_engine(policy, sampler, config, mesh)
     world = worlds.open_world(config.env)
-    tasks = common.per_host(world.tasks("heldout", config.evaluation.tasks_per_family, config.evaluation.seed))
+    sizes = (config.evaluation.tasks_per_family, config.evaluation.seed)
+    tasks = common.per_host(world.suite(SUITE.value) if SUITE.value else world.tasks("heldout", *sizes))
     # Other tasks than those above, and as many of each device family.
     asked = -(-config.evaluation.grounding_screens // 3)
     shown = common.per_host(world.tasks("heldout", asked, config.evaluation.seed + 1))
 
     with world.pool() as pool:
 
-        def episodes(progress: str, scramble: bool = False) -> list[Trajectory]:
-            arguments = (pool, engine, policy.params, policy.processor, tasks, context)
-            return run_episodes(*arguments, seed=(config.evaluation.seed,), scramble=scramble, progress=progress)
+        def episodes(progress: str, attempts: int = 1, scramble: bool = False) -> list[Trajectory]:
+            arguments = (pool, engine, policy.params, policy.processor, tasks * attempts, context)
+            seed = (config.evaluation.seed,)
+            trajectories = run_episodes(*arguments, seed=seed, scramble=scramble, progress=progress)
+            engine.join(policy.params)
+            return trajectories
 
-        trajectories = episodes(f"evaluate {STAGE.value}")
+        trajectories = episodes(f"evaluate {STAGE.value}", ATTEMPTS.value)
         scrambled = episodes("  screens shuffled", scramble=True) if config.evaluation.controls else None
         screens = _screens(pool, shown)
     trials = _grounding(engine, policy, context, screens, world.phrase)
 
-    rows = _joined([_row(t) for t in trajectories])
+    rows = _joined([_row(t) for t in trajectories[: len(tasks)]])
+    attempts = _joined([[t.outcome for t in trajectories[i :: len(tasks)]] for i in range(len(tasks))])
     scrambled_rows = None if scrambled is None else _joined([_row(t) for t in scrambled])
     grounding = _sum(common.gather_hosts(accuracy(trials).to_json())) if asked else None
     if jax.process_index() != 0:
@@ -76,7 +94,9 @@ def main(argv: list[str]) -> None:
     result = {
         "stage": STAGE.value,
         "policy": POLICY.value,
+        "suite": SUITE.value,
         "tasks": rows,
+        "attempts": {row["task_id"]: outcomes for row, outcomes in zip(rows, attempts)},
         "scrambled": scrambled_rows,
         "grounding": grounding,
         "model": {"parameters": sum(leaf.size for leaf in jax.tree.leaves(policy.params))},

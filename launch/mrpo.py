@@ -52,7 +52,8 @@ def train(config: ConfigDict, workdir: str) -> None:
     select = jax.jit(jax.vmap(make_selector(selection)))
     train_step = steps.mrpo_step(model, optimizer, objective, mesh, compute, adapters)
     score = steps.score_step(model, mesh, compute)
-    engine = common.make_engine(policy, common.build(SamplerConfig, config.sampler, "sampler"), config)
+    sampling = common.sampling_mesh(config)
+    engine = common.make_engine(policy, common.build(SamplerConfig, config.sampler, "sampler"), config, sampling)
     world = worlds.open_world(config.env)
     history = groups.TaskHistory.empty(world.templates())
 
@@ -84,15 +85,18 @@ def train(config: ConfigDict, workdir: str) -> None:
 
             # 2. A pool of k n rollouts of each task.
             size = config.rl.oversample * selection.group_size
+            actor = common.sampling_params(merged(state.params), model, mesh, sampling, compute.dtype)
             rollouts = run_episodes(
                 pool,
                 engine,
-                common.local_params(merged(state.params), mesh),
+                actor,
                 policy.processor,
                 [task for task in tasks for _ in range(size)],
                 context,
                 seed=(config.seed, update, jax.process_index()),
             )
+            engine.join(actor)
+            del actor  # makes room for the update
             pools = [rollouts[i : i + size] for i in range(0, len(rollouts), size)]
             outcomes, valid = groups.outcome_arrays(pools)
             history = history.add(tasks, outcomes, valid)

@@ -31,8 +31,8 @@ def main(argv: list[str]) -> None:
     del argv
     config = CONFIG.value
     common.setup_devices(config)
-    policy = common.load_policy(config, POLICY.value)
-    engine = common.make_engine(policy, common.build(SamplerConfig, config.sampler, "sampler"), config)
+    policy, mesh = common.load_actor(config, POLICY.value)
+    engine = common.make_engine(policy, common.build(SamplerConfig, config.sampler, "sampler"), config, mesh)
     world = worlds.open_world(config.env)
     tasks = common.per_host(world.tasks(SPLIT.value, TASKS.value, config.seed))
     with world.pool() as pool:
@@ -46,6 +46,7 @@ def main(argv: list[str]) -> None:
             seed=(config.seed, jax.process_index()),
             progress="rollout",
         )
+        engine.join(policy.params)
     prefix = OUT.value if jax.process_count() == 1 else f"{OUT.value}-host{jax.process_index()}"
     store.write_trajectories(prefix, trajectories, shards=1)
     outcomes = dict(collections.Counter(t.outcome for t in trajectories))

@@ -21,6 +21,8 @@ from gui_owl_jax.agent.errors import ConfigError
 class World:
     """A package of environments (config.env.world) with modules `world`, `tasks`, `policies` and `hand`.
 
+    A world with fixed benchmarks has a module `suites` too, with `names()` and `load(name)`.
+
     Attributes:
       name: the package, e.g. "envs.virtual".
       slots: environments at a time.
@@ -46,6 +48,16 @@ class World:
     def tasks(self, split: str, per_family: int, seed: int) -> list[TaskSpec]:
         """The same number of different tasks of every device family, templates in turn."""
         return [task for family in DEVICE_FAMILIES for task in self._tasks.tasks(family, split, per_family, seed)]
+
+    def suite(self, name: str) -> list[TaskSpec]:
+        """The tasks of a fixed benchmark of this world; raises ConfigError where it has none of this name."""
+        try:
+            suites = importlib.import_module(f"{self.name}.suites")
+        except ModuleNotFoundError as error:
+            if error.name != f"{self.name}.suites":
+                raise
+            raise ConfigError(f"suite {name!r}: world {self.name} has no suites") from error
+        return list(suites.load(name))
 
     def script(self, task: TaskSpec) -> Sequence[tuple[str, Action]]:
         """The moves of the scripted policy: (conclusion, action) pairs that solve the task."""

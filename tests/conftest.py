@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pathlib
+import sys
+from collections.abc import Iterator
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 
@@ -31,3 +34,29 @@ def conformance() -> pathlib.Path:
 def golden() -> pathlib.Path:
     """The committed reference fixtures, made by tests/golden/make_golden.py."""
     return pathlib.Path(__file__).parent / "golden"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def torchvision_that_imports(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Where tests compare with transformers, lets torchvision import even if it was built for another torch.
+
+    A torch for CPUs comes from an index of its own; beside it the torchvision of the usual index lacks its compiled
+    operators, and importing transformers fails. Resizing is written in torch alone: the operators are missed only by
+    functions that register shapes for two of them at import, so that their signatures are enough.
+    """
+    wanted = any(item.get_closest_marker("parity") for item in request.session.items)
+    if not wanted or any(importlib.util.find_spec(name) is None for name in ("torch", "torchvision")):
+        yield
+        return
+    signatures = None
+    try:
+        importlib.import_module("torchvision")
+    except RuntimeError:
+        for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        signatures = importlib.import_module("torch").library.Library("torchvision", "FRAGMENT")
+        signatures.define("nms(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor")
+        signatures.define("qnms(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor")
+        importlib.import_module("torchvision")
+    yield
+    del signatures  # the definitions live as long as their library

@@ -25,6 +25,10 @@ class EnvError(GuiOwlError):
     """An environment broke its contract (not: the agent failed the task)."""
 
 
+class EndpointError(GuiOwlError):
+    """A server of a model cannot be used: it is not there, refuses the key, or does not know the model."""
+
+
 class TransportError(GuiOwlError):
     """A step lost the token ids that training needs; text is never tokenised again instead."""
 

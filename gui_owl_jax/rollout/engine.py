@@ -2,7 +2,7 @@
 
 Prompts are padded to the smallest length bucket that holds the longest of them, prefilled together, and decoded in
 one `lax.while_loop` with a KV cache. Each row draws from its own PRNG key, so what a row samples does not depend on
-which other rows share its batch.
+which other rows share its batch, nor on the mesh that a batch is split over.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from gui_owl_jax.agent.errors import ConfigError
 from gui_owl_jax.hf.processor import EncodedPrompt
 from gui_owl_jax.models import layout, qwen_vl
 from gui_owl_jax.models.config import QwenVLConfig
+from gui_owl_jax.ops import partition
+from gui_owl_jax.rollout import serving
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +38,7 @@ class SamplerConfig:
       patch_buckets: patch budgets that are compiled, ascending.
       share_prompts: read equal prompts of a batch once (a group's first turn is one prompt, G times over) and hand each
         row its copy of the cache. Numbers of different prompts are rounded up to powers of two, each a program of its
-        own to compile.
+        own to compile. Not on a mesh, where a row's copy would come from another chip.
     """
 
     max_new_tokens: int = 32
@@ -99,12 +102,20 @@ def restrict(logits: jax.Array, top_k: int, top_p: float) -> jax.Array:
     return logits
 
 
-@functools.partial(jax.jit, static_argnames=("config", "sampler", "stop_ids", "dtype"))
-def _generate(params, batch, source, active, keys, *, config, sampler, stop_ids, dtype):
+@functools.partial(jax.jit, static_argnames=("config", "sampler", "stop_ids", "dtype", "mesh"))
+def _generate(params, batch, source, active, keys, *, config, sampler, stop_ids, dtype, mesh):
     """Prefill and decode; returns ids, logps, sampler_logps [B, T] and the number of ids kept [B].
 
-    `source` int [B] says which row of the batch of prompts each row continues; None: its own.
+    `source` int [B] says which row of the batch of prompts each row continues; None: its own. On a mesh, rows come and
+    go as `serving.put_rows` splits them.
     """
+    with partition.on_mesh(mesh):
+        split = functools.partial(jax.tree.map, lambda x: partition.constrain(x, partition.ROWS))
+        out = _decode(params, split(batch), source, split(active), split(keys), config, sampler, stop_ids, dtype)
+        return jax.tree.map(lambda x: partition.constrain(x, serving.REQUESTS), out)
+
+
+def _decode(params, batch, source, active, keys, config, sampler, stop_ids, dtype):
     rows, prompt_length = len(keys), batch["tokens"].shape[1]
     new, lengths, next_positions = sampler.max_new_tokens, batch["lengths"], batch["next_position"]
     hidden, cache = qwen_vl.prefill(
@@ -113,10 +124,12 @@ def _generate(params, batch, source, active, keys, *, config, sampler, stop_ids,
     if source is not None:
         hidden, lengths, next_positions = hidden[source], lengths[source], next_positions[source]
         cache = jax.tree.map(lambda kept: kept[:, source], cache)
+    cache = serving.split_cache(cache)
     stops = jnp.asarray(stop_ids, jnp.int32)
 
     def draw(hidden, step):
-        logps = jax.nn.log_softmax(qwen_vl.logits(config, params, hidden).astype(jnp.float32), axis=-1)
+        logits = partition.constrain(qwen_vl.logits(config, params, hidden), partition.ROWS)
+        logps = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
         if sampler.temperature == 0:
             ids = jnp.argmax(logps, axis=-1).astype(jnp.int32)
             return ids, jnp.take_along_axis(logps, ids[:, None], axis=-1)[:, 0], jnp.zeros(rows, jnp.float32)
@@ -166,42 +179,65 @@ class Engine:
       sampler: how to sample.
       stop_ids: a response ends with the first of these (it is kept).
       dtype: compute dtype of the matmuls.
+      mesh: over which rows, weights and cache are split; None: one device. Where it has devices of several processes,
+        each process samples for its own requests, all call `generate` alike often or follow with `join`, and the row
+        buckets count the rows of all.
     """
 
     config: QwenVLConfig
     sampler: SamplerConfig
     stop_ids: tuple[int, ...]
     dtype: str = "float32"
+    mesh: Mesh | None = None
+
+    def __post_init__(self) -> None:
+        if self.mesh is not None:
+            for rows in self.sampler.row_buckets:
+                serving.check_rows(rows, self.mesh)
 
     def generate(self, params, prompts: Sequence[EncodedPrompt], seeds: np.ndarray) -> list[Sample]:
         """Samples one response per prompt.
 
         Args:
-          params: the policy's parameters, on this host's devices.
+          params: the policy's parameters: on one device, or on the mesh as `sharding.param_shardings` splits them.
           prompts: any number; they are cut into batches of the row buckets.
           seeds: uint32 [n, 2], one PRNG key per prompt.
 
         Returns:
           one Sample per prompt, in order.
         """
+        samples: dict[int, Sample] = {}
+        self._rounds(params, prompts, seeds, samples)
+        return [samples[i] for i in range(len(prompts))]
+
+    def join(self, params) -> None:
+        """Takes part in what other processes sample on the mesh, until all have come here; else returns at once."""
+        while serving.processes(self.mesh) > 1 and self._rounds(params, [], np.zeros((0, 2), np.uint32), {}):
+            pass
+
+    def _rounds(self, params, prompts: Sequence[EncodedPrompt], seeds: np.ndarray, samples: dict[int, Sample]) -> int:
+        """Samples in as many batches as the process with the most prompts needs; returns their number."""
         # Prompts of like length share a batch, so that a short prompt is not padded to a long one's bucket.
         order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i].ids), i))
-        samples: list[Sample | None] = [None] * len(prompts)
-        largest = self.sampler.row_buckets[-1]
-        for start in range(0, len(order), largest):
+        largest = self.sampler.row_buckets[-1] // serving.processes(self.mesh)
+        (rounds,) = serving.most(self.mesh, -(-len(order) // largest))
+        for start in range(0, rounds * largest, largest):
             chosen = order[start : start + largest]
-            for i, sample in zip(chosen, self._batch(params, [prompts[i] for i in chosen], seeds[chosen])):
-                samples[i] = sample
-        return samples  # type: ignore[return-value]
+            batch = self._batch(params, [prompts[i] for i in chosen], seeds[np.array(chosen, int)])
+            samples |= dict(zip(chosen, batch))
+        return rounds
 
     def _batch(self, params, prompts: list[EncodedPrompt], seeds: np.ndarray) -> list[Sample]:
-        sampler = self.sampler
-        rows = bucket(len(prompts), sampler.row_buckets, "row_buckets")
-        length = bucket(max(len(p.ids) for p in prompts), sampler.length_buckets, "length_buckets")
-        patches = max(sum(layout.patch_slots(im, self.config.vision) for im in p.images) for p in prompts)
+        sampler, mesh = self.sampler, self.mesh
+        length = max((len(p.ids) for p in prompts), default=1)
+        patches = max((sum(layout.patch_slots(im, self.config.vision) for im in p.images) for p in prompts), default=0)
+        rows, length, patches = serving.most(mesh, len(prompts), length, patches)
+        every_row = bucket(rows * serving.processes(mesh), sampler.row_buckets, "row_buckets")
+        rows = every_row // serving.processes(mesh)
+        length = bucket(length, sampler.length_buckets, "length_buckets")
         patches = bucket(patches, sampler.patch_buckets, "patch_buckets") if patches else 0
         source, distinct, read = None, prompts, rows
-        if sampler.share_prompts:
+        if sampler.share_prompts and mesh is None:
             own, distinct = distinct_prompts(prompts)
             read = min(rows, 1 << (len(distinct) - 1).bit_length())
             source = np.zeros(rows, np.int32)
@@ -212,18 +248,22 @@ class Engine:
         batch = layout.lay_out_prompts(examples, self.config, length, patches)
         keys = np.zeros((rows, 2), np.uint32)
         keys[: len(prompts)] = seeds
+        active = np.arange(rows) < len(prompts)
+        if mesh is not None:
+            batch, active, keys = serving.put_rows((batch, active, keys), mesh, every_row)
         out = _generate(
             params,
             batch,
             source,
-            np.arange(rows) < len(prompts),
+            active,
             keys,
             config=self.config,
             sampler=sampler,
             stop_ids=self.stop_ids,
             dtype=self.dtype,
+            mesh=mesh,
         )
-        ids, logps, sampler_logps, kept = (np.asarray(x) for x in jax.device_get(out))
+        ids, logps, sampler_logps, kept = jax.device_get(out) if mesh is None else map(serving.own_rows, out)
         return [
             Sample(ids[i, :n], logps[i, :n], sampler_logps[i, :n], truncated=ids[i, n - 1] not in self.stop_ids)
             for i, n in enumerate(kept[: len(prompts)])

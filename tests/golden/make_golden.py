@@ -15,12 +15,16 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+import sys
 from typing import Any
 
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+# Models need no torchvision, and one that was built for another torch would keep them from being imported.
+sys.modules.setdefault("torchvision", None)  # type: ignore[arg-type]
+from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration  # noqa: E402
 
 PAD, IMAGE, VIDEO, VISION_START, VISION_END = 0, 300, 301, 302, 303
 TEXT = dict(

@@ -6,7 +6,6 @@ Needs torch; what concerns videos needs torchvision as well, which transformers 
 from __future__ import annotations
 
 import importlib
-import sys
 
 import numpy as np
 import pytest
@@ -37,27 +36,10 @@ def processor(request) -> Processor:
 
 @pytest.fixture(scope="module")
 def transformers():
-    """transformers with a torchvision that imports, also where its compiled operators are made for another torch.
-
-    Resizing is written in torch alone. The operators are missed only by functions that register shapes for two of
-    them at import, so that their signatures are enough.
-    """
-    torch = pytest.importorskip("torch", reason="the live comparison needs torch: bash tests/run.sh parity")
-    if importlib.util.find_spec("torchvision") is None:
-        pytest.skip("the processors of transformers need torchvision: pip install --no-deps torchvision")
-    try:
-        importlib.import_module("torchvision")
-    except RuntimeError:
-        for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
-            del sys.modules[name]
-        signatures = torch.library.Library("torchvision", "FRAGMENT")
-        signatures.define("nms(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor")
-        signatures.define("qnms(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor")
-        importlib.import_module("torchvision")
-        yield importlib.import_module("transformers")
-        del signatures  # the definitions live as long as their library
-        return
-    yield importlib.import_module("transformers")
+    """The module, where torch and torchvision are there too."""
+    for name in ("torch", "torchvision"):
+        pytest.importorskip(name, reason="the live comparison needs it: bash tests/run.sh parity")
+    return importlib.import_module("transformers")
 
 
 def picture(height: int, width: int, seed: int = 0) -> np.ndarray:

@@ -152,17 +152,18 @@ def reference_folder(request: pytest.FixtureRequest) -> pathlib.Path:
     return request.getfixturevalue("conformance") / "qwen_vl" / request.param
 
 
+def read_case(folder: pathlib.Path, name: str) -> Case:
+    """Reads a case of the reference model in a folder."""
+    if not (folder / f"case_{name}.npz").exists():
+        pytest.skip(f"{folder.name} has no case {name}")
+    config, params = _checkpoint(folder)
+    return make_case(config, params, dict(np.load(folder / f"case_{name}.npz")))
+
+
 @pytest.fixture(scope="session")
 def reference_case(reference_folder: pathlib.Path):
     """Returns a function: case name -> Case."""
-
-    def load(name: str) -> Case:
-        if not (reference_folder / f"case_{name}.npz").exists():
-            pytest.skip(f"{reference_folder.name} has no case {name}")
-        config, params = _checkpoint(reference_folder)
-        return make_case(config, params, dict(np.load(reference_folder / f"case_{name}.npz")))
-
-    return load
+    return functools.partial(read_case, reference_folder)
 
 
 @pytest.fixture(scope="session")

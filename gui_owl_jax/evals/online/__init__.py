@@ -1,0 +1,1 @@
+"""Tasks of interactive benchmarks in one description, and the evaluators that need no live site."""
