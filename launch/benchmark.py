@@ -63,12 +63,12 @@ RETRY_FAILED = flags.DEFINE_bool("retry_failed", False, "Ask the items again tha
 _BATCH = 32  # items that are asked together, where the config does not say
 
 
-def run(config: ConfigDict | None, policy: str | None, out: pathlib.Path) -> None:
+def run(config: ConfigDict | None, policy: str, out: pathlib.Path) -> None:
     """Evaluates on the benchmark of the flags.
 
     Args:
       config: the experiment; None: configs/benchmark.py.
-      policy: a run folder, a Hugging Face folder or "random"; None with an endpoint, or where answers are only scored.
+      policy: a run folder, a Hugging Face folder or "random"; "" with an endpoint, or where answers are only scored.
       out: the folder of the results.
 
     Raises:
@@ -97,7 +97,7 @@ def run(config: ConfigDict | None, policy: str | None, out: pathlib.Path) -> Non
 
 def _asked(
     config: ConfigDict,
-    policy: str | None,
+    policy: str,
     benchmark: Benchmark,
     images: pathlib.Path,
     dialect: Dialect,

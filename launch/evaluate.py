@@ -28,7 +28,7 @@ from envs.interface import TaskSpec
 from envs.pool import Pool
 from gui_owl_jax.agent.context import ContextConfig, build_messages
 from gui_owl_jax.agent.elements import AnnotatedScreen
-from gui_owl_jax.agent.errors import ParseError
+from gui_owl_jax.agent.errors import ConfigError, ParseError
 from gui_owl_jax.agent.parsing import parse_response
 from gui_owl_jax.agent.trajectory import Trajectory
 from gui_owl_jax.evals.grounding import GroundingTrial, accuracy
@@ -38,16 +38,11 @@ from gui_owl_jax.rollout.engine import Engine, SamplerConfig, request_seed
 from launch import benchmark, common, worlds
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment whose world and context are used.")
-POLICY = flags.DEFINE_string("policy", None, 'A run folder, a Hugging Face folder, or "random".')
-STAGE = flags.DEFINE_string("stage", None, "Name of the result.")
+POLICY = flags.DEFINE_string("policy", "", 'A run folder, a Hugging Face folder, or "random".')
+STAGE = flags.DEFINE_string("stage", "", "Name of the result.")
 OUT = flags.DEFINE_string("out", None, "Folder of the results.", required=True)
 SUITE = flags.DEFINE_string("suite", "", 'A fixed benchmark of the world ("pc_eval_v1"); "" samples held-out tasks.')
 ATTEMPTS = flags.DEFINE_integer("attempts", 1, "Episodes of every task.", lower_bound=1)
-flags.register_multi_flags_validator(
-    ["benchmark", "config", "policy", "stage"],
-    lambda given: given["benchmark"] or all(given[name] for name in ("config", "policy", "stage")),
-    "state --config, --policy and --stage, or --benchmark",
-)
 
 
 def main(argv: list[str]) -> None:
@@ -56,6 +51,9 @@ def main(argv: list[str]) -> None:
     if benchmark.BENCHMARK.value:
         benchmark.run(CONFIG.value, POLICY.value, pathlib.Path(OUT.value))
         return
+    for flag in (CONFIG, POLICY, STAGE):
+        if not flag.value:
+            raise ConfigError(f"--{flag.name} is missing; only with --benchmark it need not be stated")
     config, out = CONFIG.value, pathlib.Path(OUT.value)
     common.setup_devices(config)
     clock = time.monotonic()

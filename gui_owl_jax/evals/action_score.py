@@ -146,21 +146,21 @@ def _compare(
     """(reason, point in pixels of the image, detail)."""
     recorded = label.action
     screen = _Screen(item, answer, rule.screen)
-    point = screen.answered(action) if action.kind in TOUCHES else None
+    shown, point = screen.answered(action) if action.kind in TOUCHES else (None, None)
     if recorded.kind == "open" and action.kind == "click" and rule.open == "text_or_click" and label.boxes:
         assert point is not None
         hit = click_hits(rule.click, point, centre(label.boxes[0]), label.boxes, screen.size)
-        return HIT if hit else MISS, point, "a click that may open the app"
+        return HIT if hit else MISS, shown, "a click that may open the app"
     if action.kind != recorded.kind:
         reason = REFUSED if is_refusal(action) else WRONG_TYPE
-        return reason, point, f"the answer is {action.kind}, recorded is {recorded.kind}"
+        return reason, shown, f"the answer is {action.kind}, recorded is {recorded.kind}"
     if recorded.kind in TOUCHES:
         assert point is not None
         wanted = screen.recorded(recorded)
         boxes = [box for box in label.boxes if in_box(wanted, box)] if rule.click == "ui_s1" else label.boxes
         hit = click_hits(rule.click, point, wanted, boxes, screen.size)
         detail = f"{math.dist(point, wanted):.1f} pixels from the recorded ({wanted[0]:g}, {wanted[1]:g})"
-        return HIT if hit else MISS, point, detail
+        return HIT if hit else MISS, shown, detail
     if recorded.kind == "swipe":
         detail = f"the finger goes {finger_direction(action)}, recorded is {finger_direction(recorded)}"
         return HIT if scroll_matches(rule.scroll, action, recorded) else WRONG_DIRECTION, None, detail
@@ -188,11 +188,11 @@ class _Screen:
         self._stretch = self.size[0] / opened[0], self.size[1] / opened[1]
         self._declared = 0.0, 0.0, float(declared[0]), float(declared[1])
 
-    def answered(self, action: Action) -> Point | None:
-        if action.coordinate is None:
-            return None
+    def answered(self, action: Action) -> tuple[Point, Point]:
+        """Where an answer touches, in pixels of the image and in those of the comparison."""
+        assert action.coordinate is not None
         x, y = point_in_image(action.coordinate, self._window)
-        return x * self._stretch[0], y * self._stretch[1]
+        return (x, y), (x * self._stretch[0], y * self._stretch[1])
 
     def recorded(self, action: Action) -> Point:
         assert action.coordinate is not None

@@ -145,7 +145,7 @@ def _text(value: Any) -> str:
 
 
 def _numbers(value: Any, count: int, kind: type) -> Any:
-    if not isinstance(value, list) or len(value) != count or any(isinstance(v, bool | str) for v in value):
+    if not isinstance(value, list | tuple) or len(value) != count or any(isinstance(v, bool | str) for v in value):
         raise TypeError(f"{value!r:.80} must be a list of {count} numbers")
     return tuple(kind(v) for v in value)
 
