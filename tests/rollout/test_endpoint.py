@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import io
-import json
 import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
@@ -19,6 +15,7 @@ from gui_owl_jax.agent.prompts import ImageRef, Message
 from gui_owl_jax.evals.benchmark import Request
 from gui_owl_jax.hf.images import ImageConfig
 from gui_owl_jax.rollout.endpoint import Endpoint, EndpointConfig
+from tests.rollout.model_server import said, serving
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (60, 100, 3), dtype=np.uint8)
 
@@ -29,10 +26,6 @@ def no_proxy(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
 
-def said(text: object) -> tuple[int, dict, dict]:
-    return 200, {}, {"choices": [{"message": {"role": "assistant", "content": text}}]}
-
-
 def asked(name: str, image: np.ndarray = IMAGE) -> Request:
     return Request(
         (Message("system", ("Point ", "well.")), Message("user", (ImageRef(0), name))), {0: image}, seed=(0, len(name))
@@ -41,36 +34,6 @@ def asked(name: str, image: np.ndarray = IMAGE) -> Request:
 
 def words(body: dict) -> str:
     return body["messages"][-1]["content"][-1]["text"]
-
-
-@contextlib.contextmanager
-def serving(answer: Callable[[dict, dict], tuple[int, dict, object]]) -> Iterator[str]:
-    """Serves `answer(body, headers) -> (status, headers, content)`; gives the base url."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            assert self.path == "/v1/chat/completions"
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            status, headers, content = answer(body, dict(self.headers))
-            raw = content if isinstance(content, bytes) else json.dumps(content).encode()
-            self.send_response(status)
-            for name, value in {**headers, "Content-Length": str(len(raw))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(raw)
-
-        def log_message(self, *arguments):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def endpoint(url: str, **changes) -> Endpoint:

@@ -9,9 +9,17 @@ from typing import ClassVar, NamedTuple
 
 from gui_owl_jax.agent.actions import Action, ToolCall
 from gui_owl_jax.agent.devices import BUTTONS, DIRECTIONS, STATUSES, DeviceFamily
-from gui_owl_jax.agent.dialects import vocabulary
 from gui_owl_jax.agent.dialects.grid import RESIZED, Grid
-from gui_owl_jax.agent.dialects.vocabulary import POINTS, Rule, Style
+from gui_owl_jax.agent.dialects.vocabulary import (
+    POINTS,
+    Rule,
+    Style,
+    call_of,
+    described,
+    read_action,
+    same_action,
+    write_action,
+)
 from gui_owl_jax.agent.errors import ConfigError, DataError, ParseError
 from gui_owl_jax.agent.parsing import ParsedResponse
 
@@ -115,7 +123,7 @@ class Dialect(ABC):
         """
         rules = self._rules(family)
         said = self.split(text, family)
-        action = vocabulary.read(rules, said.call, family, self.style, Grid(self.scale, shown))
+        action = read_action(rules, said.call, family, self.style, Grid(self.scale, shown))
         return ParsedResponse(said.thought, said.conclusion, action, said.written or said.call)
 
     def render(
@@ -139,7 +147,7 @@ class Dialect(ABC):
           ConfigError: the dialect cannot act on the family.
         """
         grid = Grid(self.scale, shown)
-        call = vocabulary.write(self._rules(family), action, family, self.style, grid)
+        call = write_action(self._rules(family), action, family, self.style, grid)
         said = self._said(thought, conclusion, call)
         text = self.join(said, family)
         try:
@@ -147,7 +155,7 @@ class Dialect(ABC):
         except ParseError as error:
             raise DataError(f"{self.name} cannot say {action.kind} in these words: {error}") from error
         parts = (back.thought, back.conclusion)
-        if parts != (said.thought, said.conclusion) or not vocabulary.same(back.action, action, grid):
+        if parts != (said.thought, said.conclusion) or not same_action(back.action, action, grid):
             raise DataError(f"{self.name} would read {text!r:.200} as something else: a part spells one of its tags")
         return text
 
@@ -159,8 +167,7 @@ class Dialect(ABC):
         """
         rules = [rule for rule in self._rules(family) if rule.kind and not rule.type_only]
         lines = [
-            f"- {_named(self.signature(self._example(rule), family))}: {vocabulary.described(rule, family)}"
-            for rule in rules
+            f"- {_named(self.signature(self._example(rule), family))}: {described(rule, family)}" for rule in rules
         ]
         example = self._example(next((rule for rule in rules if rule.kind == _POINTING.get(family)), rules[0]))
         return "\n\n".join(
@@ -221,7 +228,7 @@ class Dialect(ABC):
 
     def _example(self, rule: Rule) -> ToolCall:
         fields = {field: value for field, value in _STAND_INS.items() if field in POINTS or field not in rule.defaults}
-        return vocabulary.call_of(rule, fields, self.style)
+        return call_of(rule, fields, self.style)
 
     def _form(self, family: DeviceFamily, call: ToolCall) -> str:
         return _named(self.join(self._said(_REASONING if self.reasons else "", _SENTENCE, call), family))
@@ -229,7 +236,7 @@ class Dialect(ABC):
     def _pointing_forms(self, family: DeviceFamily) -> tuple[str, str]:
         rules = self._rules(family)
         pointing = next(rule for rule in rules if rule.kind == _POINTING[family])
-        refusal = vocabulary.write(rules, REFUSE, family, self.style, Grid(self.scale))
+        refusal = write_action(rules, REFUSE, family, self.style, Grid(self.scale))
         return self._form(family, self._example(pointing)), self._form(family, refusal)
 
 

@@ -73,7 +73,7 @@ class Style:
     pixels: int = 1
 
 
-def read(rules: Sequence[Rule], call: ToolCall, family: DeviceFamily, style: Style, grid: Grid) -> Action:
+def read_action(rules: Sequence[Rule], call: ToolCall, family: DeviceFamily, style: Style, grid: Grid) -> Action:
     """The action of the family that a call of the dialect means.
 
     Raises:
@@ -99,7 +99,7 @@ def read(rules: Sequence[Rule], call: ToolCall, family: DeviceFamily, style: Sty
     return action_from_call(family, ToolCall(tool_name(family), {"action": rule.kind, **fields}))
 
 
-def write(rules: Sequence[Rule], action: Action, family: DeviceFamily, style: Style, grid: Grid) -> ToolCall:
+def write_action(rules: Sequence[Rule], action: Action, family: DeviceFamily, style: Style, grid: Grid) -> ToolCall:
     """The call of the dialect that means an action.
 
     Raises:
@@ -107,14 +107,14 @@ def write(rules: Sequence[Rule], action: Action, family: DeviceFamily, style: St
     """
     for call in _candidates(rules, action, style, grid):
         try:
-            if same(read(rules, call, family, style, grid), action, grid):
+            if same_action(read_action(rules, call, family, style, grid), action, grid):
                 return call
         except ParseError:
             continue
     raise ParseError(ParseReason.UNKNOWN_ACTION, f"nothing on {family} says {_told(action)}")
 
 
-def same(one: Action, other: Action, grid: Grid) -> bool:
+def same_action(one: Action, other: Action, grid: Grid) -> bool:
     """Whether two actions are equal but for the rounding of their points."""
     rest = [dataclasses.replace(action, coordinate=None, coordinate2=None) for action in (one, other)]
     return rest[0] == rest[1] and all(grid.near(getattr(one, name), getattr(other, name)) for name in POINTS)

@@ -202,6 +202,7 @@ STRINGS = {
         ("Action: click(point='__import__(\"os\")')", DESKTOP, R.BAD_ARGUMENT),
         ("Action: click(point=__import__('os'))", DESKTOP, R.BAD_JSON),
         ("Action: click(point='<point>640 660</point>')", DESKTOP, R.OUT_OF_RANGE),
+        ("Action: hotkey(key='ctrl +')", DESKTOP, Action("key", keys=("ctrl", "+"))),
         ("Action: hotkey(key='ctrl+c')", DESKTOP, R.BAD_ARGUMENT),
         ("Action: scroll(direction='sideways')", DESKTOP, R.BAD_ARGUMENT),
         ("Action: scroll(point='<point>1 2</point>')", DESKTOP, R.MISSING_ARGUMENT),
@@ -220,6 +221,7 @@ STRINGS = {
         (seed("type", "<parameter=content></function> x</parameter>"), DESKTOP, Action("type", text="</function> x")),
         (seed("call_user"), DESKTOP, REFUSED),
         (seed("scroll", "<parameter=direction>up</parameter>"), DESKTOP, Action("scroll", pixels=500)),
+        (seed("wait", "<parameter=time>2</parameter><parameter=time>3</parameter>"), DESKTOP, R.BAD_JSON),
         (seed("press", "<parameter=key>a</parameter>"), DESKTOP, R.UNKNOWN_ACTION),
         (seed("take_screenshot"), DESKTOP, R.UNKNOWN_ACTION),
         (seed("wait") * 2, DESKTOP, R.SEVERAL_TOOL_CALLS),
@@ -256,6 +258,7 @@ STRINGS = {
         ("<think>Hm.</think>[{'action': 'click', 'coordinate': [640, 160]}]", MOBILE, R.NO_TOOL_CALL),
         ("<think>Hm.</think><answer>[{'action': 'click', 'coordinate': [640, 160]}]", MOBILE, R.UNCLOSED_TAG),
         (answer("[{'action': 'open_app', 'app_name': 'Maps'}]"), DESKTOP, R.UNKNOWN_ACTION),
+        ("<think>Hm.</think><answer>[{'action': 'cl", MOBILE, R.UNCLOSED_TAG),
         (answer("[{'action': 'click'}]"), MOBILE, R.MISSING_ARGUMENT),
     ],
     "gui_r1": [
