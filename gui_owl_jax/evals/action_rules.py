@@ -15,6 +15,7 @@ from gui_owl_jax.agent.actions import Action
 from gui_owl_jax.agent.errors import ConfigError
 from gui_owl_jax.evals.benchmark import Box
 from gui_owl_jax.evals.gestures import taps_match
+from gui_owl_jax.evals.rules import check_settings, parse_rule, rule_name
 from gui_owl_jax.evals.targets import Point, in_box
 
 UI_R1_RADIUS = 0.14 * 1080  # pixels
@@ -78,20 +79,12 @@ class ActionRule:
     screen: str = "image"
 
     def __post_init__(self):
-        for field, known in (
-            ("click", CLICKS),
-            ("text", TEXTS),
-            ("scroll", SCROLLS),
-            ("open", OPENS),
-            ("screen", SCREENS),
-        ):
-            if getattr(self, field) not in known:
-                raise ConfigError(f"rule: {field} is {getattr(self, field)!r}, must be one of {', '.join(known)}")
+        check_settings(self, click=CLICKS, text=TEXTS, scroll=SCROLLS, open=OPENS, screen=SCREENS)
 
     @property
     def name(self) -> str:
         """The full name, which `parse` reads: "click=ui_r1,text=f1>0.5,scroll=same,open=text,screen=image"."""
-        return ",".join(f"{key}={value}" for key, value in dataclasses.asdict(self).items())
+        return rule_name(self)
 
     @staticmethod
     def parse(name: str) -> ActionRule:
@@ -102,18 +95,7 @@ class ActionRule:
         Raises:
           ConfigError: an unknown name, setting or value.
         """
-        first, *rest = (part.strip() for part in name.split(","))
-        base, settings = (ActionRule(), [first, *rest]) if "=" in first else (RULES.get(first), rest)
-        if base is None:
-            raise ConfigError(f"rule {name!r}: {first!r} is none of {', '.join(RULES)}")
-        fields = [field.name for field in dataclasses.fields(ActionRule)]
-        changes: dict[str, str] = {}
-        for setting in settings:
-            key, _, value = setting.partition("=")
-            if key not in fields or key in changes:
-                raise ConfigError(f"rule {name!r}: {setting!r} must set one of {', '.join(fields)}, each once")
-            changes[key] = value
-        return dataclasses.replace(base, **changes)
+        return parse_rule(ActionRule(), RULES, name)
 
 
 # What each release judges by. UI-R1 and Android in the Wild compare nothing but types beside clicks (and swipes).

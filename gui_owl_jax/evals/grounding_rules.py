@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from gui_owl_jax.agent.actions import SCALE
 from gui_owl_jax.agent.errors import ConfigError
 from gui_owl_jax.evals.benchmark import Box, Polygon
+from gui_owl_jax.evals.rules import check_settings, parse_rule, rule_name
 from gui_owl_jax.evals.targets import RESOLUTION, Point, in_box, in_polygon
 
 POINTS = {
@@ -47,9 +48,7 @@ class GroundingRule:
     average: str = "micro"
 
     def __post_init__(self):
-        for field, known in (("points", POINTS), ("polygons", POLYGONS), ("refusals", REFUSALS)):
-            if getattr(self, field) not in known:
-                raise ConfigError(f"rule: {field} is {getattr(self, field)!r}, must be one of {', '.join(known)}")
+        check_settings(self, points=POINTS, polygons=POLYGONS, refusals=REFUSALS)
         kind, _, facet = self.average.partition(MACRO)
         if self.average not in AVERAGES and (kind or not facet.isidentifier()):
             raise ConfigError(f"rule: average is {self.average!r}, must be micro, official or {MACRO}<facet>")
@@ -57,7 +56,7 @@ class GroundingRule:
     @property
     def name(self) -> str:
         """The full name, which `parse` reads: "points=exact,polygons=outline,refusals=counted,average=micro"."""
-        return ",".join(f"{key}={value}" for key, value in dataclasses.asdict(self).items())
+        return rule_name(self)
 
     @staticmethod
     def parse(name: str) -> GroundingRule:
@@ -68,18 +67,7 @@ class GroundingRule:
         Raises:
           ConfigError: an unknown name, setting or value.
         """
-        first, *rest = (part.strip() for part in name.split(","))
-        base, settings = (GroundingRule(), [first, *rest]) if "=" in first else (RULES.get(first), rest)
-        if base is None:
-            raise ConfigError(f"rule {name!r}: {first!r} is none of {', '.join(RULES)}")
-        fields = [field.name for field in dataclasses.fields(GroundingRule)]
-        changes: dict[str, str] = {}
-        for setting in settings:
-            key, _, value = setting.partition("=")
-            if key not in fields or key in changes:
-                raise ConfigError(f"rule {name!r}: {setting!r} must set one of {', '.join(fields)}, each once")
-            changes[key] = value
-        return dataclasses.replace(base, **changes)
+        return parse_rule(GroundingRule(), RULES, name)
 
 
 RULES: Mapping[str, GroundingRule] = {
