@@ -21,7 +21,7 @@ def get_config(arg: str = "") -> ConfigDict:
     config.sampling_mesh.data = -1  # all devices, each with a copy of the weights
     # What is asked together; the buckets of the sampler decide how it is cut into the batches of a device.
     config.benchmark = ConfigDict({"batch": 32})
-    # Fields of rollout.endpoint.EndpointConfig beside url and model. How the served model sees images is taken
+    # Fields of evals.endpoint.EndpointConfig beside url and model. How the served model sees images is taken
     # from config.model.preset and config.image.
     config.endpoint = ConfigDict({"timeout_s": 300.0, "retries": 5, "backoff_s": 1.0, "concurrency": 8})
     return config

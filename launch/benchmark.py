@@ -31,17 +31,17 @@ from gui_owl_jax.agent.dialects import Dialect
 from gui_owl_jax.agent.errors import ConfigError, DataError
 from gui_owl_jax.evals import action_score, grounding_score, knowledge, runner
 from gui_owl_jax.evals.action_rules import ActionRule
+from gui_owl_jax.evals.answerers import EngineAnswerer
 from gui_owl_jax.evals.answers import AnswerStore, answer_from_json, answer_to_json, write_answers
 from gui_owl_jax.evals.benchmark import ActionLabel, Answer, Answerer, Benchmark, Choice
 from gui_owl_jax.evals.benchmark_report import BenchmarkReport, write_report
+from gui_owl_jax.evals.endpoint import Endpoint, EndpointConfig
 from gui_owl_jax.evals.grounding_rules import GroundingRule
 from gui_owl_jax.evals.knowledge import KnowledgeRule
 from gui_owl_jax.evals.score import Score, count_reasons, score_to_json
 from gui_owl_jax.evals.zoom import ZoomConfig
 from gui_owl_jax.hf.images import ImageConfig
 from gui_owl_jax.models.config import get_preset
-from gui_owl_jax.rollout.answerers import EngineAnswerer
-from gui_owl_jax.rollout.endpoint import Endpoint, EndpointConfig
 from gui_owl_jax.rollout.engine import SamplerConfig
 from gui_owl_jax.training.checkpoints import Checkpoints
 from launch import common

@@ -36,6 +36,22 @@ def golden() -> pathlib.Path:
     return pathlib.Path(__file__).parent / "golden"
 
 
+@pytest.fixture
+def nothing_stored() -> Iterator[None]:
+    """Keeps what a test compiles out of the persistent cache.
+
+    Programs for several CPU devices can deadlock when they come from it (jax 0.10.2): a device then no longer starts
+    its collective operations in the order of the others.
+    """
+    import jax
+
+    name = "jax_persistent_cache_min_compile_time_secs"
+    before = getattr(jax.config, name)
+    jax.config.update(name, 1e9)
+    yield
+    jax.config.update(name, before)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def torchvision_that_imports(request: pytest.FixtureRequest) -> Iterator[None]:
     """Where tests compare with transformers, lets torchvision import even if it was built for another torch.

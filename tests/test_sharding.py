@@ -17,6 +17,8 @@ from gui_owl_jax.training import steps
 from gui_owl_jax.training.losses import ComputeConfig, supervised_loss
 from gui_owl_jax.training.optimizer import OptimizerConfig
 
+pytestmark = pytest.mark.usefixtures("nothing_stored")
+
 NANO = get_preset("nano")
 
 

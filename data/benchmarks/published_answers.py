@@ -27,10 +27,12 @@ def read_mai_ui(path: pathlib.Path, benchmark: Benchmark) -> list[Answer]:
     """
     items = {item.item_id: item for item in benchmark.items}
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # responses may hold other line separators
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: {error}") from error
-    return [_mai_ui_answer(f"{path}: line {number}", line, items) for number, line in enumerate(lines, 1) if line]
+    return [
+        _mai_ui_answer(f"{path}: line {number}", line, items) for number, line in enumerate(lines, 1) if line.strip()
+    ]
 
 
 def _mai_ui_answer(where: str, line: str, items: Mapping[str, Item]) -> Answer:

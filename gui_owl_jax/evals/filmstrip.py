@@ -113,9 +113,7 @@ def data_uri(image: np.ndarray) -> tuple[str, tuple[int, int]]:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii"), size
 
 
-def overlay(
-    action: Action, width: int, height: int, cursor: Point | None = None, marks: Marks | None = None
-) -> str:
+def overlay(action: Action, width: int, height: int, cursor: Point | None = None, marks: Marks | None = None) -> str:
     """The marks of an action as SVG shapes in pixels of the screenshot; "" where it has no known place.
 
     Args:

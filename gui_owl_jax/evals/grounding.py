@@ -12,9 +12,7 @@ from gui_owl_jax.agent.errors import DataError
 from gui_owl_jax.evals.success import GroundingScore
 
 # Actions that press one point of the screen; a drag or a swipe is no answer to "Click Send".
-CLICKS = frozenset(
-    ("click", "long_press", "left_click", "right_click", "middle_click", "double_click", "triple_click")
-)
+CLICKS = frozenset(("click", "long_press", "left_click", "right_click", "middle_click", "double_click", "triple_click"))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -207,7 +207,7 @@ def _control_table(stages: Sequence[StageResult]) -> str:
             rows.append(f'<tr><th scope="row">{html.escape(result.stage)}</th>{cells}</tr>')
     head = "".join(f'<th scope="col">{name}</th>' for name in names)
     return (
-        '<table><caption>Success with scrambled screens in %, with its 95 % interval</caption>'
+        "<table><caption>Success with scrambled screens in %, with its 95 % interval</caption>"
         f'<thead><tr><th scope="col">stage</th>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
     )
 

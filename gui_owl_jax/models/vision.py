@@ -37,6 +37,39 @@ def tapped_spans(config: VisionConfig) -> list[tuple[int, int]]:
     return list(zip([0, *ends], [*ends, config.blocks]))
 
 
+def attend_in_windows(
+    qkv: jax.Array,
+    heads: int,
+    cos_sin: tuple[jax.Array, jax.Array],
+    segments: jax.Array,
+    window: int,
+    implementation: str,
+) -> jax.Array:
+    """Self-attention of patches, inside runs of `window` patches and inside segments.
+
+    Args:
+      qkv: [B, P, 3 D], queries, keys and values one behind the other.
+      heads: N.
+      cos_sin: of the rotary angles, each broadcastable to [B, P, N, .].
+      segments: int [B, P].
+      window: must divide P.
+      implementation: of the attention.
+
+    Returns:
+      [B, P, D].
+    """
+    batch, patches, width = qkv.shape
+    qkv = qkv.reshape(batch, patches, 3, heads, width // (3 * heads))
+    q, k = rope.rotate(qkv[:, :, 0], cos_sin), rope.rotate(qkv[:, :, 1], cos_sin)
+    windows = (batch * patches // window, window)
+    mixed = attention(
+        *(y.reshape(*windows, *y.shape[2:]) for y in (q, k, qkv[:, :, 2])),
+        segment_ids=segments.reshape(windows),
+        implementation=implementation,
+    )
+    return mixed.reshape(batch, patches, width // 3)
+
+
 class Block(nnx.Module):
     """x += attention(norm(x)); x += MLP(norm(x))."""
 
@@ -54,17 +87,9 @@ class Block(nnx.Module):
         self, x: jax.Array, cos_sin: tuple[jax.Array, jax.Array], segments: jax.Array, implementation: str
     ) -> jax.Array:
         """Maps [B, P, D] to [B, P, D]; segments int [B, P] bound the attention."""
-        batch, patches, width = x.shape
-        qkv = self.qkv(self.norm1(x)).reshape(batch, patches, 3, self.config.heads, self.config.head_width)
-        q, k = rope.rotate(qkv[:, :, 0], cos_sin), rope.rotate(qkv[:, :, 1], cos_sin)
-        window = self.config.window or patches
-        windows = (batch * patches // window, window)
-        mixed = attention(
-            *(y.reshape(*windows, *y.shape[2:]) for y in (q, k, qkv[:, :, 2])),
-            segment_ids=segments.reshape(windows),
-            implementation=implementation,
-        )
-        x = x + self.proj(mixed.reshape(batch, patches, width))
+        window = self.config.window or x.shape[1]
+        qkv = self.qkv(self.norm1(x))
+        x = x + self.proj(attend_in_windows(qkv, self.config.heads, cos_sin, segments, window, implementation))
         return x + self.fc2(block_activation(self.fc1(self.norm2(x))))
 
 

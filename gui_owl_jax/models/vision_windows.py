@@ -15,8 +15,13 @@ from flax import nnx
 from gui_owl_jax.models import rope
 from gui_owl_jax.models.config import QwenVLConfig, VisionConfig
 from gui_owl_jax.models.layers import Linear, RMSNorm, scan_layers, stack
-from gui_owl_jax.models.vision import embed_patches, image_segments, merger_activation, patch_kernel_rows
-from gui_owl_jax.ops.attention import attention
+from gui_owl_jax.models.vision import (
+    attend_in_windows,
+    embed_patches,
+    image_segments,
+    merger_activation,
+    patch_kernel_rows,
+)
 
 
 def attention_spans(config: VisionConfig) -> list[tuple[int, int, bool]]:
@@ -52,16 +57,8 @@ class WindowedBlock(nnx.Module):
         self, x: jax.Array, cos_sin: tuple[jax.Array, jax.Array], segments: jax.Array, window: int, implementation: str
     ) -> jax.Array:
         """Maps [B, P, D] to [B, P, D]; attention stays inside runs of `window` patches and inside segments [B, P]."""
-        batch, patches, width = x.shape
-        qkv = self.qkv(self.norm1(x)).reshape(batch, patches, 3, self.config.heads, self.config.head_width)
-        q, k = rope.rotate(qkv[:, :, 0], cos_sin), rope.rotate(qkv[:, :, 1], cos_sin)
-        windows = (batch * patches // window, window)
-        mixed = attention(
-            *(y.reshape(*windows, *y.shape[2:]) for y in (q, k, qkv[:, :, 2])),
-            segment_ids=segments.reshape(windows),
-            implementation=implementation,
-        )
-        x = x + self.proj(mixed.reshape(batch, patches, width))
+        qkv = self.qkv(self.norm1(x))
+        x = x + self.proj(attend_in_windows(qkv, self.config.heads, cos_sin, segments, window, implementation))
         y = self.norm2(x)
         return x + self.down(jax.nn.silu(self.gate(y)) * self.up(y))
 

@@ -24,11 +24,17 @@ TINY = "tests/launch/tiny.py"
 
 
 class Main:
-    """A running `python -m launch.MODULE FLAGS` on one CPU device. It prints into files, so that it never waits."""
+    """A running `python -m launch.MODULE FLAGS` on some (virtual) CPU devices.
 
-    def __init__(self, module: str, *flags: str):
+    It prints into files, so that it never waits.
+    """
+
+    def __init__(self, module: str, *flags: str, devices: int = 1):
         environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
         environment.pop("XLA_FLAGS", None)
+        if devices > 1:
+            environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+            environment["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # as the fixture nothing_stored
         self._out, self._err = (tempfile.TemporaryFile("w+") for _ in range(2))
         command = [sys.executable, "-m", f"launch.{module}", *flags]
         self.process = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=self._out, stderr=self._err)

@@ -18,8 +18,8 @@ from gui_owl_jax.agent.errors import ConfigError
 from gui_owl_jax.evals.answers import read_answers
 from gui_owl_jax.evals.zoom import ZoomConfig
 from launch.benchmark import parse_zoom
+from tests.evals.model_server import said, serving
 from tests.launch.conftest import Main
-from tests.rollout.model_server import said, serving
 
 ITEMS = 40
 # An untrained nano model that draws its answers, in few shapes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -17,7 +18,7 @@ from gui_owl_jax.models import qwen_vl
 from gui_owl_jax.rollout.engine import Engine
 from launch import common
 from tests.launch import sample_together
-from tests.launch.conftest import REPOSITORY
+from tests.launch.conftest import REPOSITORY, TINY, Main
 
 
 def test_two_processes_sample_what_one_device_does(tmp_path):
@@ -26,6 +27,7 @@ def test_two_processes_sample_what_one_device_does(tmp_path):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    environment["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # as the fixture nothing_stored
     command = [sys.executable, "-m", "tests.launch.sample_together"]
     started = [
         subprocess.Popen([*command, str(i), str(port), str(tmp_path)], cwd=REPOSITORY, env=environment, stderr=-1)
@@ -76,3 +78,19 @@ def test_the_mesh_of_a_config():
     config.sampling_mesh.update({"data": 4, "tensor": 2})
     mesh = common.sampling_mesh(config)
     assert mesh is not None and mesh.shape == {"data": 4, "fsdp": 1, "tensor": 2, "expert": 1}
+
+
+def test_mrpo_samples_on_its_mesh(coin_folder):
+    """An update whose rollouts were sampled on a mesh, with weights from another one, is that of one device."""
+    flags = (f"--config={TINY}:mrpo,{coin_folder}", "--config.steps=2", "--config.checkpoint_every=2")
+    meshes = ("--config.mesh.fsdp=8", "--config.sampling_mesh.data=4", "--config.sampling_mesh.tensor=2")
+    Main("train", *flags, f"--workdir={coin_folder / 'alone'}").succeed()
+    Main("train", *flags, *meshes, f"--workdir={coin_folder / 'spread'}", devices=8).succeed()
+    first, second = (
+        [json.loads(line) for line in (coin_folder / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("alone", "spread")
+    )
+    assert len(first) == len(second) == 2 and first[0]["tokens_per_step"] > 1
+    for name in ("success", "tokens_per_step", "steps_per_episode", "parse_error_share"):
+        assert [line[name] for line in first] == [line[name] for line in second]
+    np.testing.assert_allclose(second[0]["loss"], first[0]["loss"], rtol=1e-3, atol=1e-5)

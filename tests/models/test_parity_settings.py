@@ -29,9 +29,9 @@ ROWS = 8
 # function in float64; compiled and split over chips, sums are added up in another order, which gives up to 2.3e-5.
 TOLERANCE = {"qwen3_vl": 2.5e-5, "qwen3_vl_moe": 2e-5, "qwen2_5_vl": 2e-5}
 # In bfloat16: root mean square of the logits' difference over that of the logits, and the relative difference of the
-# gradient's norm. About 1.5 times what was measured, on one device and on eight. Where two experts score alike,
+# gradient's norm. About 1.5 times what was measured on one device. Where two experts score alike,
 # rounding sends a token to the other one; hence the larger difference of the mixture of experts.
-BF16_TOLERANCE = {"qwen3_vl": (0.018, 0.014), "qwen3_vl_moe": (0.05, 0.033), "qwen2_5_vl": (0.025, 0.013)}
+BF16_TOLERANCE = {"qwen3_vl": (0.018, 0.005), "qwen3_vl_moe": (0.05, 0.033), "qwen2_5_vl": (0.025, 0.013)}
 MESHES = {
     "data": {"data": 8},
     "fsdp": {"fsdp": 8},
@@ -114,7 +114,6 @@ def compute(reference_case, reference_folder):
 
 def check(found: Found, expected: Found, tolerance: float) -> None:
     copies = found.logits.reshape(2 * ROWS, *expected.logits.shape)
-    print("max", abs(copies-expected.logits).max(), found.loss/expected.loss-1, found.gradient_norm/expected.gradient_norm-1)
     np.testing.assert_allclose(copies, np.broadcast_to(expected.logits, copies.shape), rtol=0, atol=tolerance)
     np.testing.assert_allclose(found.loss, expected.loss, rtol=2e-6)
     if not np.isnan(found.gradient_norm):
@@ -135,7 +134,6 @@ def test_packed_with_others(reference_case, family):
     assert len(examples) == 4 and batch["segment_ids"].max() == 4
     expected = np.concatenate([case.reference["out_logits"][case.real] for case in cases])
     found = np.asarray(run(cases[0].params))[0, :length]
-    print("packed", abs(found-expected).max())
     np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE[family])
 
 
@@ -154,15 +152,18 @@ def test_layers_are_scanned(reference_case):
     assert lengths in ([layers], [deepstack, layers - deepstack])
 
 
+@pytest.mark.usefixtures("nothing_stored")
 @pytest.mark.parametrize("mesh", MESHES)
 def test_on_a_mesh_of_one_axis(compute, expected, family, mesh):
     check(compute(MESHES[mesh]), expected, TOLERANCE[family])
 
 
+@pytest.mark.usefixtures("nothing_stored")
 def test_on_a_mesh_of_several_axes(compute, expected, family):
     check(compute(TOGETHER, remat="full", gradient=True), expected, TOLERANCE[family])
 
 
+@pytest.mark.usefixtures("nothing_stored")
 def test_on_a_mesh_of_all_axes(request, compute, expected, family):
     """Sixteen devices, in a process of its own where this one has fewer."""
     if family != "qwen3_vl_moe":
@@ -183,6 +184,5 @@ def test_bfloat16(compute, expected, family):
     error = np.sqrt(np.mean(np.square(difference)) / np.mean(np.square(expected.logits)))
     of_norm = abs(found.gradient_norm / expected.gradient_norm - 1)
     of_logits, of_gradient = BF16_TOLERANCE[family]
-    print("bf16", family, error, of_norm, found.loss/expected.loss-1)
     assert 1e-3 < error < of_logits and of_norm < of_gradient, (error, of_norm)
     np.testing.assert_allclose(found.loss, expected.loss, rtol=5e-3)

@@ -12,6 +12,8 @@ from gui_owl_jax import sharding
 from gui_owl_jax.models.layers import Linear, scan_layers, stack
 from gui_owl_jax.ops import partition
 
+pytestmark = pytest.mark.usefixtures("nothing_stored")
+
 WIDTH = 16
 LAYERS = stack(lambda r: Linear(WIDTH, WIDTH, ("embed", "mlp"), rngs=r), 3, nnx.Rngs(0))
 GRAPH, STATE = nnx.split(LAYERS)

@@ -10,6 +10,8 @@ from gui_owl_jax.agent.errors import ConfigError
 from gui_owl_jax.ops import partition
 from gui_owl_jax.ops.attention import attention
 
+pytestmark = pytest.mark.usefixtures("nothing_stored")
+
 
 def inputs(batch, length, heads, kv_heads, width):
     keys = jax.random.split(jax.random.key(width), 4)

@@ -10,6 +10,8 @@ from gui_owl_jax.ops import partition
 from gui_owl_jax.ops.cross_entropy import token_statistics as by_tokens
 from gui_owl_jax.ops.vocab_parts import parts_for, token_statistics
 
+pytestmark = pytest.mark.usefixtures("nothing_stored")
+
 T, D, V = 46, 16, 96
 
 

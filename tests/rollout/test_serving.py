@@ -18,6 +18,7 @@ from gui_owl_jax.rollout import engine as engines
 from gui_owl_jax.rollout import serving
 from gui_owl_jax.rollout.engine import Engine, Sample, SamplerConfig, request_seed
 
+pytestmark = pytest.mark.usefixtures("nothing_stored")
 SAMPLER = SamplerConfig(max_new_tokens=6, row_buckets=(8,), length_buckets=(32,), patch_buckets=(32,), temperature=0.7)
 MESHES = {
     "data-tensor": {"data": 4, "tensor": 2},

@@ -194,6 +194,8 @@ import jax, numpy as np
 from gui_owl_jax.training.checkpoints import Checkpoints
 from gui_owl_jax.training.state import TrainState
 
+pytestmark = pytest.mark.usefixtures("nothing_stored")
+
 class Records:
     def get_state(self):
         if self.halt:

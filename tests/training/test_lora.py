@@ -15,6 +15,8 @@ from gui_owl_jax.training import state as train_state
 from gui_owl_jax.training.lora import LoraConfig
 from gui_owl_jax.training.losses import supervised_loss
 
+pytestmark = pytest.mark.usefixtures("nothing_stored")
+
 LORA = LoraConfig(rank=2, alpha=6.0, pattern=r"text/layers/(q|down)/kernel|vision/merger/fc1/kernel")
 
 

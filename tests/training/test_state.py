@@ -13,6 +13,8 @@ from gui_owl_jax.agent.errors import CheckpointError, ConfigError
 from gui_owl_jax.training.optimizer import OptimizerConfig, path_name
 from gui_owl_jax.training.state import abstract_state, create_state, state_shardings
 
+pytestmark = pytest.mark.usefixtures("nothing_stored")
+
 EIGHT = sharding.MeshConfig(data=2, fsdp=2, tensor=2)
 
 

@@ -16,6 +16,8 @@ from gui_owl_jax.training.losses import ComputeConfig
 from gui_owl_jax.training.optimizer import OptimizerConfig, path_name
 from gui_owl_jax.training.state import TrainState, create_state
 
+pytestmark = pytest.mark.usefixtures("nothing_stored")
+
 EIGHT = sharding.MeshConfig(data=2, fsdp=2, tensor=2)
 OBJECTIVE = ObjectiveConfig(kl_coefficient=0.05, clip_low=0.2, clip_high=0.3, aggregation="sequence_mean")
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from gui_owl_jax.agent.prompts import ImageRef, Message
+from gui_owl_jax.evals.answerers import EngineAnswerer
 from gui_owl_jax.evals.benchmark import Request
 from gui_owl_jax.hf.images import ImageConfig
 from gui_owl_jax.hf.processor import Processor
-from gui_owl_jax.rollout.answerers import EngineAnswerer
 from gui_owl_jax.rollout.engine import Sample, request_seed
 
 

@@ -13,9 +13,9 @@ from PIL import Image
 from gui_owl_jax.agent.errors import ConfigError, EndpointError
 from gui_owl_jax.agent.prompts import ImageRef, Message
 from gui_owl_jax.evals.benchmark import Request
+from gui_owl_jax.evals.endpoint import Endpoint, EndpointConfig
 from gui_owl_jax.hf.images import ImageConfig
-from gui_owl_jax.rollout.endpoint import Endpoint, EndpointConfig
-from tests.rollout.model_server import said, serving
+from tests.evals.model_server import said, serving
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (60, 100, 3), dtype=np.uint8)
 
