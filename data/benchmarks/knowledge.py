@@ -15,7 +15,7 @@ from data.benchmarks.action_labels import collect
 from data.benchmarks.entries import Entry, EntryError
 from gui_owl_jax.agent.devices import DeviceFamily
 from gui_owl_jax.agent.errors import DataError
-from gui_owl_jax.evals.benchmark import Benchmark, Choice, Item, Problem
+from gui_owl_jax.evals.benchmark import Benchmark, Choice, Item
 
 FOLDERS = ("KnowledgeBench", "Knowledge_Bench")  # the release's code and its description differ
 LETTERS = "ABCDEFGH"
@@ -32,8 +32,8 @@ def read_gui_knowledge_bench(place: pathlib.Path) -> Benchmark:
 
     Returns:
       A `Benchmark` of `Choice`s with the facets "category" (kind of knowledge), "subcategory", "platform" and
-      "application". An item has the question's first image; where there are more (screens in sequence, options that
-      are images), a problem `several_images` names them all: such a question cannot be answered from the item alone.
+      "application". The images of the question come first (several are screens in sequence), then those of options that
+      are images; the text of such an option says which it is.
 
     Raises:
       DataError: there is no question.
@@ -42,23 +42,19 @@ def read_gui_knowledge_bench(place: pathlib.Path) -> Benchmark:
     paths = sorted(root.rglob("*.json")) if root.is_dir() else [root]
     if not paths:
         raise DataError(f"{place}: no question; {FOLDERS[0]}/**/*.json should be there")
-    extra: list[Problem] = []
-    benchmark = collect("gui_knowledge_bench", _questions(paths, root, extra))
-    return Benchmark(benchmark.name, benchmark.items, (*benchmark.problems, *extra))
+    return collect("gui_knowledge_bench", _questions(paths, root))
 
 
-def _questions(
-    paths: list[pathlib.Path], root: pathlib.Path, extra: list[Problem]
-) -> Iterator[tuple[str, Callable[[], Item]]]:
+def _questions(paths: list[pathlib.Path], root: pathlib.Path) -> Iterator[tuple[str, Callable[[], Item]]]:
     for path in paths:
 
         def make(path: pathlib.Path = path) -> Item:
-            return _item(path, root, extra)
+            return _item(path)
 
         yield str(path.relative_to(root)) if path != root else path.name, make
 
 
-def _item(path: pathlib.Path, root: pathlib.Path, extra: list[Problem]) -> Item:
+def _item(path: pathlib.Path) -> Item:
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -74,8 +70,10 @@ def _item(path: pathlib.Path, root: pathlib.Path, extra: list[Problem]) -> Item:
     question = entry.text("augmented_question" if fields.get("augmented_question") else "question_text")
     options, texts, pictures = _options(entry)
     images = _names(entry, "question_image_dir_list")
-    if len(images) + len(pictures) > 1:
-        extra.append(Problem(item_id, "several_images", f"needs {', '.join([*images, *pictures])}"))
+    if pictures:
+        said = texts or [""] * len(options)
+        texts = [f"{text} (image {len(images) + i})".strip() for i, text in enumerate(said, 1)]
+    images = [*images, *pictures]
     platform = entry.facets(platform="os_type", application="app_type")
     return Item(
         item_id=item_id,
@@ -83,6 +81,7 @@ def _item(path: pathlib.Path, root: pathlib.Path, extra: list[Problem]) -> Item:
         target=Choice(_answer(entry, options), options),
         family=_FAMILIES.get(platform.get("platform", "").lower(), DeviceFamily.DESKTOP),
         image=images[0] if images else "",
+        more_images=tuple(images[1:]),
         facets={**category, **platform},
     )
 
@@ -96,6 +95,8 @@ def _options(entry: Entry) -> tuple[tuple[str, ...], list[str], list[str]]:
     if kind != CHOICE:
         raise EntryError("bad_field", f"question_type is {kind!r:.80}, must be {CHOICE} or {VERDICT}")
     texts, pictures = _names(entry, "option_text"), _names(entry, "option_image_dir_list")
+    if texts and pictures and len(texts) != len(pictures):
+        raise EntryError("bad_field", f"the question has {len(texts)} texts and {len(pictures)} images of options")
     count = len(texts) or len(pictures)
     if not 2 <= count <= len(LETTERS):
         raise EntryError("bad_field", f"the question has {count} options, must have 2 to {len(LETTERS)}")

@@ -30,13 +30,13 @@ def lint(items: Iterable[Item], images: str | pathlib.Path | None = None) -> lis
     headers: dict[str, tuple[int, int] | Problem] = {}
     findings: list[Problem] = []
     for item in items:
-        if images is not None and item.image:
-            if item.image not in headers:
-                headers[item.image] = _header(pathlib.Path(images) / item.image, item.item_id)
-            header = headers[item.image]
-        else:
-            header = item.size or (0, 0)
+        for name in item.images if images is not None else ():
+            if name not in headers:
+                headers[name] = _header(pathlib.Path(str(images)) / name, item.item_id)
+        header = headers[item.image] if images is not None and item.image else item.size or (0, 0)
         findings += [Problem(item.item_id, kind, detail) for kind, detail in _item(item, header)]
+        others = [headers[name] for name in item.more_images if name in headers]
+        findings += [Problem(item.item_id, other.kind, other.detail) for other in others if isinstance(other, Problem)]
     return findings
 
 

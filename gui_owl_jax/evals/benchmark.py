@@ -77,6 +77,7 @@ class Item:
       size: (width, height) of the original image as the annotations declare it, None where they do not.
       facets: name -> value by which tables are split: "platform", "application", "group", "ui_type".
       history: for items in the middle of an episode, what was done before, in words.
+      more_images: paths of further images, shown behind the first: screens in sequence, or options that are images.
     """
 
     item_id: str
@@ -87,6 +88,12 @@ class Item:
     size: tuple[int, int] | None = None
     facets: Mapping[str, str] = dataclasses.field(default_factory=dict)
     history: tuple[str, ...] = ()
+    more_images: tuple[str, ...] = ()
+
+    @property
+    def images(self) -> tuple[str, ...]:
+        """All paths, () for an item without an image."""
+        return (self.image, *self.more_images) if self.image else ()
 
 
 @dataclasses.dataclass(frozen=True)

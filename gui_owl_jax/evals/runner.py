@@ -99,15 +99,15 @@ def answer_batch(items: Sequence[Item], images: pathlib.Path, answerer: Answerer
     """The answers to some items, in their order; their images are opened and let go here."""
     with ThreadPoolExecutor(_READERS) as readers:
         opened = list(readers.map(lambda item: _opened(images, item), items))
-    asked = [(item, image) for item, image in zip(items, opened) if not isinstance(image, str)]
+    asked = [(item, shown) for item, shown in zip(items, opened) if not isinstance(shown, str)]
     answers: dict[str, Answer] = {}
-    for pictured in (True, False):
-        part = [(item, image) for item, image in asked if (image is not None) == pictured]
+    for single in (True, False):
+        part = [(item, shown) for item, shown in asked if (len(shown) == 1) == single]
         if part:
-            looker = _looker(answerer, asking) if pictured else _look_at_nothing(answerer)
-            requests = [request(item, image, asking) for item, image in part]
-            for (item, image), looked in zip(part, looker(requests, [item.family for item, _ in part]), strict=True):
-                size = None if image is None else (image.shape[1], image.shape[0])
+            looker = _looker(answerer, asking) if single else _look_at_no_place(answerer)
+            requests = [request(item, shown, asking) for item, shown in part]
+            for (item, shown), looked in zip(part, looker(requests, [item.family for item, _ in part]), strict=True):
+                size = (shown[0].shape[1], shown[0].shape[0]) if shown else None
                 answers[item.item_id] = Answer(item.item_id, looked.looks, size, looked.failure)
     failed = {
         item.item_id: Answer(item.item_id, failure=why) for item, why in zip(items, opened) if isinstance(why, str)
@@ -115,24 +115,23 @@ def answer_batch(items: Sequence[Item], images: pathlib.Path, answerer: Answerer
     return [answers.get(item.item_id) or failed[item.item_id] for item in items]
 
 
-def request(item: Item, image: np.ndarray | None, asking: Asking) -> Request:
+def request(item: Item, images: Sequence[np.ndarray], asking: Asking) -> Request:
     """The question that an item is.
 
     Args:
       item: of a benchmark.
-      image: its screenshot, uint8 [H, W, 3], None where it has none.
+      images: its images, uint8 [H, W, 3] each.
       asking: how it is asked.
     """
     chat = messages(item, asking)
     steps = [part.step for message in chat for part in message.content if isinstance(part, ImageRef)]
-    shown = {} if image is None else dict.fromkeys(steps, image)
-    return Request(chat, shown, (asking.seed, zlib.crc32(item.item_id.encode())))
+    return Request(chat, dict(zip(steps, images, strict=True)), (asking.seed, zlib.crc32(item.item_id.encode())))
 
 
 def messages(item: Item, asking: Asking) -> tuple[Message, ...]:
     """The chat that asks an item: for a place, for the next action of an episode, or for one of several answers."""
     dialect = asking.dialect
-    picture = (ImageRef(0),) if item.image else ()
+    picture = tuple(ImageRef(step) for step in range(len(item.images)))
     if isinstance(item.target, Choice):
         return (Message("user", (*picture, f"{item.instruction}\n\n{_choice_form(item.target.options)}")),)
     if isinstance(item.target, ActionLabel):
@@ -151,7 +150,7 @@ def fingerprint(items: Sequence[Item], asking: Asking) -> str:
     digest = hashlib.sha256()
     for item in items:
         chat = [[message.role, *map(str, message.content)] for message in messages(item, asking)]
-        digest.update(json.dumps([item.item_id, item.image, chat]).encode())
+        digest.update(json.dumps([item.item_id, item.images, chat]).encode())
     return digest.hexdigest()[:16]
 
 
@@ -176,10 +175,10 @@ def open_image(folder: pathlib.Path, name: str) -> np.ndarray:
         ) from error
 
 
-def _opened(folder: pathlib.Path, item: Item) -> np.ndarray | str | None:
-    """The image of an item, None for one without, or why it cannot be opened."""
+def _opened(folder: pathlib.Path, item: Item) -> list[np.ndarray] | str:
+    """The images of an item, or why one cannot be opened."""
     try:
-        return open_image(folder, item.image) if item.image else None
+        return [open_image(folder, name) for name in item.images]
     except DataError as error:
         return str(error)
 
@@ -188,7 +187,9 @@ def _looker(answerer: Answerer, asking: Asking) -> Looker:
     return look_twice(answerer, asking.dialect, asking.zoom) if asking.zoom else look_once(answerer)
 
 
-def _look_at_nothing(answerer: Answerer) -> Looker:
+def _look_at_no_place(answerer: Answerer) -> Looker:
+    """Asks questions about no image or several, whose answers name no place on one."""
+
     def look(requests: Sequence[Request], families: Sequence[DeviceFamily]) -> list[Looked]:
         replies = answerer(requests)
         looks = [(Look(reply.response, (0.0, 0.0, 0.0, 0.0), reply.shown),) for reply in replies]

@@ -135,12 +135,18 @@ def test_zoom_is_for_grounding_alone(tmp_path, images):
 def test_choices_need_no_image(tmp_path, images):
     class Knowing:
         def __call__(self, requests):
-            assert [len(request.images) for request in requests] in ([0], [1])
+            assert [list(request.images) for request in requests] in ([[], [0, 1]], [[0]])
             return [Reply('{"answer": "A"}') for _ in requests]
 
-    items = [item(0, target=Choice("A", ("A", "B")), image=""), item(1, target=Choice("A", ("A", "B")))]
+    choice = Choice("A", ("A", "B"))
+    items = [item(0, target=choice, image=""), item(1, target=choice), item(2, target=choice, image="")]
+    items[2] = dataclasses.replace(items[1], item_id="item-2", more_images=(items[1].image,))
+    items.append(dataclasses.replace(items[2], item_id="item-3", more_images=("nowhere.png",)))
     answers = run(tmp_path, images, Knowing(), items)
-    assert answers["item-0"].size is None and answers["item-1"].size == (20, 10)
+    assert answers["item-0"].size is None and answers["item-1"].size == answers["item-2"].size == (20, 10)
+    assert "nowhere.png is missing" in answers["item-3"].failure
+    (asked,) = runner.messages(items[2], ASKING)
+    assert asked.content[:2] == (ImageRef(0), ImageRef(1))
     (message,) = runner.messages(items[0], ASKING)
     assert len(message.content) == 1 and "A, B" in message.content[0] and "button 0" in message.content[0]
 
@@ -156,7 +162,7 @@ def test_actions_are_asked_for_with_what_was_done(name):
     dialect = dialects.get(name)
     label = ActionLabel(Action("wait", time=2))
     asked = item(0, target=label, family=DeviceFamily.MOBILE, history=("Open the menu.", "Tap Save."))
-    question = runner.request(asked, np.zeros((4, 4, 3), np.uint8), runner.Asking(dialect))
+    question = runner.request(asked, [np.zeros((4, 4, 3), np.uint8)], runner.Asking(dialect))
     system, user = question.messages
     own = system_prompt(DeviceFamily.MOBILE)
     assert system.content == (own if name == "gui_owl_1_5" else dialect.instructions(DeviceFamily.MOBILE),)
@@ -166,9 +172,10 @@ def test_actions_are_asked_for_with_what_was_done(name):
 
 
 def test_draws_depend_on_the_item_and_the_seed_alone():
-    seeds = [runner.request(item(n), None, runner.Asking(DIALECT, seed=s)).seed for n in (0, 1) for s in (0, 1)]
+    blank = [np.zeros((4, 4, 3), np.uint8)]
+    seeds = [runner.request(item(n), blank, runner.Asking(DIALECT, seed=s)).seed for n in (0, 1) for s in (0, 1)]
     assert len(set(seeds)) == 4
-    assert runner.request(item(0), None, runner.Asking(DIALECT, seed=0, batch=1)).seed == seeds[0]
+    assert runner.request(item(0), blank, runner.Asking(DIALECT, seed=0, batch=1)).seed == seeds[0]
 
 
 def test_the_fingerprint_tells_other_questions():

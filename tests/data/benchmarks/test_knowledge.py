@@ -54,13 +54,22 @@ def test_yes_or_no_and_the_augmented_question(tmp_path):
     assert item.family is DeviceFamily.DESKTOP
 
 
-def test_questions_over_several_images_are_named(tmp_path):
+def test_options_that_are_images_follow_those_of_the_question(tmp_path):
     pictures = {"option_text": [], "option_image_dir_list": ["x.png", "y.png"], "question_id": "q2"}
-    benchmark = folder(tmp_path, QUESTION, {**QUESTION, **pictures})
-    assert benchmark.items[1].target == Choice("B", ("A", "B"))
-    assert [(p.where, p.kind, p.detail, p.fatal) for p in benchmark.problems] == [
-        ("q2", "several_images", "needs a.png, x.png, y.png", False)
-    ]
+    both = {"option_text": ["left", "right"], "option_image_dir_list": ["x.png", "y.png"], "question_id": "q3"}
+    screens = {"question_image_dir_list": ["a.png", "b.png"], "question_id": "q4"}
+    changes = (pictures, both, {**pictures, **screens})
+    benchmark = folder(tmp_path, QUESTION, *({**QUESTION, **change} for change in changes))
+    assert not benchmark.problems
+    one, two, three, four = benchmark.items
+    assert one.images == (one.image,) and two.images == (one.image, "x.png", "y.png")
+    assert two.target == Choice("B", ("A", "B"))
+    assert two.instruction.splitlines()[1:] == ["A. (image 2)", "B. (image 3)"]
+    assert three.instruction.splitlines()[1:] == ["A. left (image 2)", "B. right (image 3)"]
+    assert four.images == ("a.png", "b.png", "x.png", "y.png")
+    assert four.instruction.splitlines()[1:] == ["A. (image 3)", "B. (image 4)"]
+    (problem,) = folder(tmp_path / "wrong", {**QUESTION, **both, "option_text": ["one"]}).problems
+    assert problem.kind == "bad_field" and problem.fatal
 
 
 @pytest.mark.parametrize(
