@@ -22,6 +22,8 @@ from gui_owl_jax.models import qwen_vl
 from gui_owl_jax.training.checkpoints import Checkpoints
 from gui_owl_jax.training.state import TrainState, abstract_state, create_state
 
+pytestmark = pytest.mark.usefixtures("nothing_stored")
+
 
 def _records(seed: int = 3):
     return iter(grain.MapDataset.range(1000).shuffle(seed=seed).map(lambda i: i * i).repeat().to_iter_dataset())
@@ -193,8 +195,6 @@ import sys, time
 import jax, numpy as np
 from gui_owl_jax.training.checkpoints import Checkpoints
 from gui_owl_jax.training.state import TrainState
-
-pytestmark = pytest.mark.usefixtures("nothing_stored")
 
 class Records:
     def get_state(self):
