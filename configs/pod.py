@@ -40,7 +40,7 @@ _MESHES = {
     ("8b", "v5e-64"): ({"fsdp": 64}, {"data": 16, "tensor": 4}),
     ("8b", "v5e-256"): ({"data": 2, "fsdp": 128}, {"data": 64, "tensor": 4}),
     ("32b", "v5p-64"): ({"fsdp": 64}, {"data": 16, "tensor": 4}),
-    ("32b", "v6e-256"): ({"data": 2, "fsdp": 128}, {"data": 64, "tensor": 4}),
+    ("32b", "v6e-256"): ({"data": 2, "fsdp": 128}, {"data": 32, "tensor": 8}),
     ("30b-a3b", "v6e-64"): ({"fsdp": 8, "expert": 8}, {"data": 8, "tensor": 2, "expert": 4}),
     ("235b-a22b", "v5p-512"): ({"fsdp": 64, "expert": 8}, {"data": 16, "tensor": 4, "expert": 8}),
     ("qwen2.5-3b", "v5e-8"): ({"fsdp": 8}, {"data": 4, "tensor": 2}),
