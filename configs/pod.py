@@ -45,10 +45,11 @@ _MESHES = {
     ("235b-a22b", "v5p-512"): ({"fsdp": 64, "expert": 8}, {"data": 16, "tensor": 4, "expert": 8}),
     ("qwen2.5-3b", "v5e-8"): ({"fsdp": 8}, {"data": 4, "tensor": 2}),
 }
-# Rows of 32k tokens: four chips share one, each keeping a quarter of its tokens between the layers.
+# Rows of 32k tokens: four chips share one, each keeping a quarter of its tokens between the layers. They are those of
+# one host, so that no two processes share a row.
 _LONG_MESHES = {
-    "v5e-64": ({"fsdp": 16, "tensor": 4}, {"data": 8, "tensor": 8}),
-    "v5e-256": ({"fsdp": 64, "tensor": 4}, {"data": 32, "tensor": 8}),
+    "v5e-64": ({"fsdp": 16, "tensor": 4}, {"data": 16, "tensor": 4}),
+    "v5e-256": ({"fsdp": 64, "tensor": 4}, {"data": 64, "tensor": 4}),
 }
 
 NAMES = (
@@ -83,8 +84,8 @@ def get_config(arg: str = "8b-sft-v5e-64") -> ConfigDict:
     hosts = max(1, int(chips) // 4)
     config.data.update({"rows": rows, "lanes": hosts, **budgets})
     config.rl.update({"tasks": max(1, rows // 8), "row_buckets": (-(-rows // hosts),), **budgets})
-    # Each chip that holds its own part of the cache samples 8 episodes at a time (32k: 2).
-    streams = int(chips) // sampling.get("tensor", 1) * (2 if long else 8)
+    # Each chip that holds its own part of the cache samples 8 episodes at a time (32k: 1).
+    streams = int(chips) // sampling.get("tensor", 1) * (1 if long else 8)
     config.sampler.update({"row_buckets": (streams,), "max_new_tokens": 512})
     config.sampler.update({"length_buckets": (length - 512,), "patch_buckets": (2 * length,)})
     return config
