@@ -34,8 +34,8 @@ TOPOLOGIES = {
 _MESHES = {
     ("2b", "v5e-16"): ({"fsdp": 16}, {"data": 8, "tensor": 2}),
     ("2b", "v5e-256"): ({"data": 2, "fsdp": 128}, {"data": 128, "tensor": 2}),
-    ("4b", "v5e-16"): ({"fsdp": 16}, {"data": 8, "tensor": 2}),
-    ("4b", "v5e-64"): ({"fsdp": 64}, {"data": 32, "tensor": 2}),
+    ("4b", "v5e-16"): ({"fsdp": 16}, {"data": 4, "tensor": 4}),
+    ("4b", "v5e-64"): ({"fsdp": 64}, {"data": 16, "tensor": 4}),
     ("8b", "v5e-16"): ({"fsdp": 8, "tensor": 2}, {"data": 4, "tensor": 4}),
     ("8b", "v5e-64"): ({"fsdp": 64}, {"data": 16, "tensor": 4}),
     ("8b", "v5e-256"): ({"data": 2, "fsdp": 128}, {"data": 64, "tensor": 4}),
