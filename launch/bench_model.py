@@ -181,7 +181,7 @@ class _Pair:
         """Prompts without a screen, of the fewest tokens of text."""
         rng, length = np.random.default_rng(0), self.size.text[0]
         draws = [rng.integers(5, self.model.vision_end_token_id, length).astype(np.int32) for _ in range(count)]
-        return [Example(tokens, np.ones(length, np.float32), ()) for tokens in draws]
+        return [Example(tokens, np.zeros(length, np.float32), ()) for tokens in draws]
 
     def padded(self, examples: Sequence[Example]) -> dict[str, Any]:
         """A batch of transformers, padded to its longest example, with labels."""
