@@ -46,7 +46,7 @@ def test_different_work_is_refused():
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("name", ["forward", "train", "packed", "generate", "generate_group"])
+@pytest.mark.parametrize("name", ["forward", "train", "packed", "generate", "generate_group", "generate_text"])
 def test_both_sides_do_the_same_work(name):
     pytest.importorskip("torch", reason="the comparison needs torch: bash tests/run.sh parity")
     from launch import bench_model
