@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from data.benchmarks.entries import Entry, EntryError
+from data.benchmarks.entries import Entry, EntryError, make_items
 from data.benchmarks.lint import lint
 from gui_owl_jax.agent.actions import SCALE, Action
 from gui_owl_jax.evals.benchmark import ActionLabel, Benchmark, Box, Item, Problem
@@ -102,24 +102,15 @@ def collect(name: str, entries: Iterable[tuple[str, Callable[[], Item]]], *, che
 
     Args:
       name: of the benchmark.
-      entries: where each entry stands ("file[3]"), and what makes its item or raises `EntryError`.
+      entries: as for `make_items`.
       check_boxes: whether boxes are labels that `lint` looks at, rather than all elements of a screen.
 
     Returns:
       The items; a fatal problem for each entry that is none or has the id of an earlier one; then `step_problems`.
     """
-    items: dict[str, Item] = {}
-    problems: list[Problem] = []
-    for where, make in entries:
-        try:
-            item = make()
-            if item.item_id in items:
-                raise EntryError("duplicate_id", f"{item.item_id!r} is the id of an earlier entry")
-            items[item.item_id] = item
-        except EntryError as error:
-            problems.append(Problem(where, error.kind, str(error), fatal=True))
-    problems += lint(items.values()) if check_boxes else []
-    return Benchmark(name, tuple(items.values()), (*problems, *step_problems(items.values())))
+    items, problems = make_items(entries)
+    problems += lint(items) if check_boxes else []
+    return Benchmark(name, items, (*problems, *step_problems(items)))
 
 
 def step_problems(items: Iterable[Item]) -> list[Problem]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import json
 import math
 import pathlib
@@ -124,20 +125,38 @@ def read_benchmark(name: str, paths: Iterable[pathlib.Path], make: Callable[[Ent
     Raises:
       DataError: a file cannot be read, is not JSON, or holds no list; names it.
     """
+
+    def item(path: pathlib.Path, index: int, fields: object) -> Item:
+        if not isinstance(fields, dict):
+            raise EntryError("bad_entry", f"the entry is {type(fields).__name__}, must be an object")
+        return make(Entry(path, index, fields))
+
+    entries = (
+        (f"{path.name}[{index}]", functools.partial(item, path, index, fields))
+        for path in paths
+        for index, fields in enumerate(_entries(path))
+    )
+    items, problems = make_items(entries)
+    return Benchmark(name, items, (*problems, *lint(items)))
+
+
+def make_items(entries: Iterable[tuple[str, Callable[[], Item]]]) -> tuple[tuple[Item, ...], list[Problem]]:
+    """Makes items, and a fatal problem for each entry that is none or has the id of an earlier one.
+
+    Args:
+      entries: where each entry stands ("file[3]"), and what makes its item or raises `EntryError`.
+    """
     items: dict[str, Item] = {}
     problems: list[Problem] = []
-    for path in paths:
-        for index, fields in enumerate(_entries(path)):
-            try:
-                if not isinstance(fields, dict):
-                    raise EntryError("bad_entry", f"the entry is {type(fields).__name__}, must be an object")
-                item = make(Entry(path, index, fields))
-                if item.item_id in items:
-                    raise EntryError("duplicate_id", f"{item.item_id!r} is the id of an earlier entry")
-                items[item.item_id] = item
-            except EntryError as error:
-                problems.append(Problem(f"{path.name}[{index}]", error.kind, str(error), fatal=True))
-    return Benchmark(name, tuple(items.values()), (*problems, *lint(items.values())))
+    for where, make in entries:
+        try:
+            item = make()
+            if item.item_id in items:
+                raise EntryError("duplicate_id", f"{item.item_id!r} is the id of an earlier entry")
+            items[item.item_id] = item
+        except EntryError as error:
+            problems.append(Problem(where, error.kind, str(error), fatal=True))
+    return tuple(items.values()), problems
 
 
 def annotation_files(place: pathlib.Path, names: Sequence[str]) -> list[pathlib.Path]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gui_owl_jax.agent.actions import SCALE, Action
-from gui_owl_jax.agent.errors import DataError, ParseError
+from gui_owl_jax.agent.errors import DataError
 from gui_owl_jax.evals.action_rules import (
     ActionRule,
     centre,
@@ -26,7 +26,19 @@ from gui_owl_jax.evals.action_rules import (
     text_matches,
 )
 from gui_owl_jax.evals.benchmark import ActionLabel, Answer, Benchmark, Item, Look
-from gui_owl_jax.evals.score import FAILED, HIT, MISS, REFUSED, UNPARSABLE, Score, Verdict, make_score, paired, rate
+from gui_owl_jax.evals.score import (
+    FAILED,
+    HIT,
+    MISS,
+    REFUSED,
+    UNPARSABLE,
+    Score,
+    Verdict,
+    answered_action,
+    make_score,
+    paired,
+    rate,
+)
 from gui_owl_jax.evals.statistics import Interval, Rate, paired_difference, success_rate
 from gui_owl_jax.evals.targets import Point, in_box, is_refusal, point_in_image
 
@@ -91,13 +103,9 @@ def judge(item: Item, answer: Answer, rule: ActionRule, dialect: Dialect) -> Ver
     """
     if not isinstance(item.target, ActionLabel):
         raise DataError(f"item {item.item_id!r} asks for {type(item.target).__name__}, not for an action")
-    if answer.failure or not answer.looks:
-        return Verdict(item.item_id, False, FAILED, detail=answer.failure or "the item was not asked")
-    look = answer.looks[-1]
-    try:
-        action = dialect.parse(look.response, item.family, shown=look.shown).action
-    except ParseError as error:
-        return Verdict(item.item_id, False, UNPARSABLE, detail=str(error))
+    action = answered_action(item, answer, dialect)
+    if isinstance(action, Verdict):
+        return action
     reason, point, detail = _compare(action, item, item.target, answer, rule)
     return Verdict(item.item_id, reason == HIT, reason, point, detail)
 
@@ -181,8 +189,7 @@ class _Screen:
 
     def __init__(self, item: Item, answer: Answer, screen: str):
         self._window = answer.looks[-1].window
-        first = answer.looks[0].window
-        opened = answer.size or (round(first[2] - first[0]), round(first[3] - first[1]))
+        opened = answer.opened
         declared = item.size or opened
         self.size = declared if screen == "declared" else opened
         self._stretch = self.size[0] / opened[0], self.size[1] / opened[1]

@@ -167,6 +167,12 @@ class Answer:
     size: tuple[int, int] | None = None
     failure: str = ""
 
+    @property
+    def opened(self) -> tuple[int, int]:
+        """(width, height) of the image that was looked at: `size`, or where it is not known the first look's window."""
+        left, top, right, bottom = self.looks[0].window
+        return self.size or (round(right - left), round(bottom - top))
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Request:

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 
 from gui_owl_jax.agent.dialects import Dialect
-from gui_owl_jax.agent.errors import ConfigError, DataError, ParseError
+from gui_owl_jax.agent.errors import ConfigError, DataError
 from gui_owl_jax.evals.benchmark import Answer, Benchmark, Box, Item, Polygon, Refusal
 from gui_owl_jax.evals.grounding_rules import MACRO, GroundingRule, hits
 from gui_owl_jax.evals.score import (
-    FAILED,
     HIT,
     MISS,
     REFUSED,
-    UNPARSABLE,
     Score,
     Verdict,
+    answered_action,
     by_facet,
+    grouped,
     make_score,
     paired,
     rate,
-    weighted_average,
 )
-from gui_owl_jax.evals.statistics import Rate
+from gui_owl_jax.evals.statistics import Rate, weighted_average
 from gui_owl_jax.evals.targets import Point, is_refusal, point_in_image, pointed_at
 
 NO_POINT = "no_point"  # the answer is an action, but neither a point nor a refusal
@@ -83,19 +83,15 @@ def judge(item: Item, answer: Answer, rule: GroundingRule, dialect: Dialect) -> 
     target = item.target
     if not isinstance(target, Box | Polygon | Refusal):
         raise DataError(f"item {item.item_id!r} asks for {type(target).__name__}, not for a place on the screen")
-    if answer.failure or not answer.looks:
-        return Verdict(item.item_id, False, FAILED, detail=answer.failure or "the item was not asked")
-    look = answer.looks[-1]
-    try:
-        action = dialect.parse(look.response, item.family, shown=look.shown).action
-    except ParseError as error:
-        return Verdict(item.item_id, False, UNPARSABLE, detail=str(error))
+    action = answered_action(item, answer, dialect)
+    if isinstance(action, Verdict):
+        return action
     if is_refusal(action):
         return Verdict(item.item_id, isinstance(target, Refusal) and rule.refusals != "origin", REFUSED)
     relative = pointed_at(action)
     if relative is None:
         return Verdict(item.item_id, False, NO_POINT, detail=f"the answer is {action.kind}")
-    size, point = _in_declared_pixels(item, answer, point_in_image(relative, look.window))
+    size, point = _in_declared_pixels(item, answer, point_in_image(relative, answer.looks[-1].window))
     if isinstance(target, Refusal):
         right = rule.refusals == "origin" and hits(rule, point, Box(0, 0, 0, 0), size)
     else:
@@ -105,8 +101,7 @@ def judge(item: Item, answer: Answer, rule: GroundingRule, dialect: Dialect) -> 
 
 def _in_declared_pixels(item: Item, answer: Answer, point: Point) -> tuple[tuple[int, int], Point]:
     """(size of the image, point in its pixels) as the annotations see it."""
-    window = answer.looks[0].window
-    actual = answer.size or (round(window[2] - window[0]), round(window[3] - window[1]))
+    actual = answer.opened
     if item.size is None or item.size == actual:
         return actual, point
     return item.size, (point[0] * item.size[0] / actual[0], point[1] * item.size[1] / actual[1])
@@ -136,20 +131,16 @@ def _tables(
     tables = {facet: table for facet, table in plain.items() if facet not in SEVERAL}
     for pair in CROSSED:
         if set(pair) <= set(plain):
-            crossed = {item.item_id: [" x ".join(item.facets.get(facet, "") for facet in pair)] for item in items}
-            tables[" x ".join(pair)] = _table(verdicts, crossed)
+            tables[" x ".join(pair)] = grouped(items, verdicts, functools.partial(_crossed, pair))
     for facet in SEVERAL:
         if facet in plain:
-            tables[facet] = _table(
-                verdicts, {item.item_id: item.facets.get(facet, "").split(SEPARATOR) for item in items}
-            )
+            tables[facet] = grouped(items, verdicts, functools.partial(_each, facet))
     return tables
 
 
-def _table(verdicts: Iterable[Verdict], rows: Mapping[str, Sequence[str]]) -> dict[str, Rate]:
-    """Rates by row; `rows` has those of each item."""
-    groups: dict[str, list[Verdict]] = {}
-    for verdict in verdicts:
-        for row in rows[verdict.item_id]:
-            groups.setdefault(row, []).append(verdict)
-    return {row: rate(groups[row]) for row in sorted(groups)}
+def _crossed(pair: tuple[str, str], item: Item) -> list[str]:
+    return [" x ".join(item.facets.get(facet, "") for facet in pair)]
+
+
+def _each(facet: str, item: Item) -> list[str]:
+    return item.facets.get(facet, "").split(SEPARATOR)

@@ -11,10 +11,10 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from gui_owl_jax.agent.errors import ConfigError, DataError, ParseError, ParseReason
+from gui_owl_jax.agent.errors import DataError, ParseError, ParseReason
 from gui_owl_jax.evals.benchmark import Answer, Benchmark, Choice, Item
+from gui_owl_jax.evals.rules import check_settings, rule_name
 from gui_owl_jax.evals.score import (
-    FAILED,
     HIT,
     MISS,
     UNPARSABLE,
@@ -24,8 +24,9 @@ from gui_owl_jax.evals.score import (
     make_score,
     paired,
     rate,
-    weighted_average,
+    unasked,
 )
+from gui_owl_jax.evals.statistics import weighted_average
 
 READINGS: Mapping[str, str] = {
     "json": 'the answer is the "answer" of a JSON object',
@@ -49,13 +50,12 @@ class KnowledgeRule:
     reading: str = "json"
 
     def __post_init__(self):
-        if self.reading not in READINGS:
-            raise ConfigError(f"rule: reading is {self.reading!r}, must be one of {', '.join(READINGS)}")
+        check_settings(self, reading=READINGS)
 
     @property
     def name(self) -> str:
         """The full name, which `parse` reads: "reading=json"."""
-        return f"reading={self.reading}"
+        return rule_name(self)
 
     @staticmethod
     def parse(name: str) -> KnowledgeRule:
@@ -103,8 +103,8 @@ def judge(item: Item, answer: Answer, rule: KnowledgeRule) -> Verdict:
     target = item.target
     if not isinstance(target, Choice):
         raise DataError(f"item {item.item_id!r} asks for {type(target).__name__}, not for a choice")
-    if answer.failure or not answer.looks:
-        return Verdict(item.item_id, False, FAILED, detail=answer.failure or "the item was not asked")
+    if (verdict := unasked(answer)) is not None:
+        return verdict
     try:
         chosen = read_choice(answer.looks[-1].response, target.options, rule.reading)
     except ParseError as error:

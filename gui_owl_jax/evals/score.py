@@ -8,9 +8,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from gui_owl_jax.agent.errors import DataError
+from gui_owl_jax.agent.actions import Action
+from gui_owl_jax.agent.dialects import Dialect
+from gui_owl_jax.agent.errors import DataError, ParseError
 from gui_owl_jax.evals.benchmark import Answer, Benchmark, Item
-from gui_owl_jax.evals.statistics import Interval, Rate, success_rate
+from gui_owl_jax.evals.statistics import Rate, success_rate
 
 # Reasons of a verdict that every scorer uses in the same sense; a rule may add its own ("wrong_type", "wrong_text").
 HIT = "hit"
@@ -122,6 +124,24 @@ def make_score(
     )
 
 
+def unasked(answer: Answer) -> Verdict | None:
+    """The verdict on an item that could not be asked: wrong. None for one that was."""
+    if answer.looks and not answer.failure:
+        return None
+    return Verdict(answer.item_id, False, FAILED, detail=answer.failure or "the item was not asked")
+
+
+def answered_action(item: Item, answer: Answer, dialect: Dialect) -> Action | Verdict:
+    """The action that the last look of an answer holds, or the verdict on an answer without one."""
+    if (verdict := unasked(answer)) is not None:
+        return verdict
+    look = answer.looks[-1]
+    try:
+        return dialect.parse(look.response, item.family, shown=look.shown).action
+    except ParseError as error:
+        return Verdict(item.item_id, False, UNPARSABLE, detail=str(error))
+
+
 def rate(verdicts: Iterable[Verdict]) -> Rate:
     """The share of right verdicts, with its 95 % Wilson interval."""
     return success_rate([int(verdict.right) for verdict in verdicts])
@@ -129,11 +149,13 @@ def rate(verdicts: Iterable[Verdict]) -> Rate:
 
 def by_facet(items: Iterable[Item], verdicts: Iterable[Verdict], facet: str) -> dict[str, Rate]:
     """Rates by the value of a facet, sorted by value; items without the facet are under ""."""
-    return grouped(items, verdicts, lambda item: item.facets.get(facet, ""))
+    return grouped(items, verdicts, lambda item: [item.facets.get(facet, "")])
 
 
-def grouped(items: Iterable[Item], verdicts: Iterable[Verdict], key: Callable[[Item], str]) -> dict[str, Rate]:
-    """Rates of the verdicts grouped by a key of their item, sorted by key.
+def grouped(
+    items: Iterable[Item], verdicts: Iterable[Verdict], keys: Callable[[Item], Iterable[str]]
+) -> dict[str, Rate]:
+    """Rates of the verdicts grouped by the keys of their item, sorted by key; a verdict counts under each of them.
 
     Raises:
       DataError: a verdict belongs to no item.
@@ -143,35 +165,9 @@ def grouped(items: Iterable[Item], verdicts: Iterable[Verdict], key: Callable[[I
     for verdict in verdicts:
         if verdict.item_id not in by_id:
             raise DataError(f"a verdict names item {verdict.item_id!r}, which the benchmark lacks")
-        groups.setdefault(key(by_id[verdict.item_id]), []).append(verdict)
+        for key in keys(by_id[verdict.item_id]):
+            groups.setdefault(key, []).append(verdict)
     return {name: rate(groups[name]) for name in sorted(groups)}
-
-
-def weighted_average(rates: Sequence[Rate], weights: Sequence[float] | None = None) -> Rate:
-    """A weighted mean of rates; its interval combines theirs (MOVER, as in `statistics.macro_average`).
-
-    Args:
-      rates: each over at least one trial.
-      weights: of the rates, not negative, not all zero; all equal by default.
-
-    Returns:
-      The `Rate` of the average, with the successes and trials of all rates together.
-
-    Raises:
-      DataError: no rate, one without trials, or impossible weights.
-    """
-    weights = [1.0] * len(rates) if weights is None else list(weights)
-    total = sum(weights)
-    if not rates or len(weights) != len(rates) or min(weights) < 0 or total <= 0:
-        raise DataError(f"no average of {len(rates)} rates with weights {weights}")
-    if any(each.trials == 0 for each in rates):
-        raise DataError("an average needs at least one outcome in every rate")
-    shares = [weight / total for weight in weights]
-    mean = sum(share * each.mean for share, each in zip(shares, rates))
-    below = math.hypot(*(share * (each.mean - each.interval.low) for share, each in zip(shares, rates)))
-    above = math.hypot(*(share * (each.interval.high - each.mean) for share, each in zip(shares, rates)))
-    interval = Interval(max(0.0, mean - below), min(1.0, mean + above))
-    return Rate(mean, interval, sum(each.successes for each in rates), sum(each.trials for each in rates))
 
 
 def count_reasons(verdicts: Iterable[Verdict]) -> dict[str, int]:

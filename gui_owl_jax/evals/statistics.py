@@ -139,15 +139,33 @@ def macro_average(strata: Mapping[str, ArrayLike], confidence: float = 0.95) -> 
     empty = [name for name, rate in rates.items() if rate.trials == 0]
     if empty or not rates:
         raise DataError(f"a macro-average needs at least one outcome in every stratum; none in {empty or 'any'}")
-    mean = sum(rate.mean for rate in rates.values()) / len(rates)
-    below = math.hypot(*(rate.mean - rate.interval.low for rate in rates.values())) / len(rates)
-    above = math.hypot(*(rate.interval.high - rate.mean for rate in rates.values())) / len(rates)
-    return Rate(
-        mean,
-        Interval(max(0.0, mean - below), min(1.0, mean + above)),
-        sum(rate.successes for rate in rates.values()),
-        sum(rate.trials for rate in rates.values()),
-    )
+    return weighted_average(list(rates.values()))
+
+
+def weighted_average(rates: Sequence[Rate], weights: Sequence[float] | None = None) -> Rate:
+    """A weighted mean of rates; its interval combines theirs as in `macro_average`.
+
+    Args:
+      rates: each over at least one trial.
+      weights: of the rates, not negative, not all zero; all equal by default.
+
+    Returns:
+      The `Rate` of the average, with the successes and trials of all rates together.
+
+    Raises:
+      DataError: no rate, one without trials, or impossible weights.
+    """
+    weights = [1.0] * len(rates) if weights is None else list(weights)
+    total = sum(weights)
+    if not rates or len(weights) != len(rates) or min(weights) < 0 or total <= 0:
+        raise DataError(f"no average of {len(rates)} rates with weights {weights}")
+    if any(each.trials == 0 for each in rates):
+        raise DataError("an average needs at least one outcome in every rate")
+    mean = sum(weight * each.mean for weight, each in zip(weights, rates)) / total
+    below = math.hypot(*(weight * (each.mean - each.interval.low) for weight, each in zip(weights, rates))) / total
+    above = math.hypot(*(weight * (each.interval.high - each.mean) for weight, each in zip(weights, rates))) / total
+    interval = Interval(max(0.0, mean - below), min(1.0, mean + above))
+    return Rate(mean, interval, sum(each.successes for each in rates), sum(each.trials for each in rates))
 
 
 def paired_difference(

@@ -19,9 +19,8 @@ from gui_owl_jax.evals.score import (
     paired,
     rate,
     score_to_json,
-    weighted_average,
 )
-from gui_owl_jax.evals.statistics import macro_average, wilson_interval
+from gui_owl_jax.evals.statistics import macro_average, weighted_average, wilson_interval
 
 
 def item(name: str, **facets: str) -> Item:
