@@ -121,31 +121,29 @@ def _block(group: int, length: int) -> int:
     return min(length, max(QUERY_ROWS // group, -(-length // MOST_BLOCKS), 1))
 
 
-def _blocks(group: int, length: int, causal: bool) -> Iterator[tuple[slice, slice]]:
-    """Yields each block of queries and the keys it may see."""
+def _blocks(group: int, length: int, causal: bool) -> Iterator[tuple[slice, int]]:
+    """Yields each block of queries and how many keys it may see, from the first on."""
     block = _block(group, length)
     for start in range(0, length, block):
         stop = min(start + block, length)
-        yield slice(start, stop), slice(0, stop if causal else length)
+        yield slice(start, stop), stop if causal else length
 
 
-def _on_keys(
-    function: Callable[..., tuple], segments: jax.Array | None, rows: slice, keys: int, *operands: jax.Array
-) -> tuple:
-    """Calls function(start, *operands, width=...) for the keys start : start + width that a block of queries needs.
+def _on_keys(function: Callable[..., tuple], segments: jax.Array | None, rows: slice, keys: int) -> tuple:
+    """Calls function(start, width=...) for the keys start : start + width that a block of queries needs.
 
     Where there are segments, these are the keys from the first to the last of the block's own segments; the width is
     the next of a quarter, half, three quarters or all of the keys, so that each is a program of static shapes.
     Segments 1 1 2 2 3 3 3 0, queries 2:4: keys 2:4 are needed, and start = 2, width = 2.
     """
     if segments is None or keys < SKIP_FROM:
-        return function(0, *operands, width=keys)
+        return function(0, width=keys)
     widths = [-(-keys * quarters // 4) for quarters in range(1, 5)]
     needed = (segments[:, rows, None] == segments[:, None, :keys]).any((0, 1))
     first, stop = jnp.argmax(needed), keys - jnp.argmax(needed[::-1])
     choice = jnp.searchsorted(jnp.array(widths), stop - first)
     start = jnp.minimum(first, keys - jnp.array(widths)[choice])
-    return jax.lax.switch(choice, [functools.partial(function, width=width) for width in widths], start, *operands)
+    return jax.lax.switch(choice, [functools.partial(function, width=width) for width in widths], start)
 
 
 def _cut(x: jax.Array, start: jax.Array | int, width: int) -> jax.Array:
@@ -195,9 +193,9 @@ def _tile_forward(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array 
     """Returns the output and the logarithm of the softmax's denominator, float32 [z, G, L, 1]."""
     z, group, length, head = q.shape
     outs, log_totals = [], []
-    for rows, columns in _blocks(group, length, causal):
+    for rows, keys in _blocks(group, length, causal):
 
-        def block(start, q, k, v, *, width, rows=rows):
+        def block(start, *, width, rows=rows):
             _, scores = _scores(q, _cut(k, start, width), rows)
             visible = _visible(segments, rows, start, width, causal)
             scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
@@ -207,7 +205,7 @@ def _tile_forward(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array 
             mixed = _product(_flat(weights).astype(v.dtype), _cut(v, start, width), 2, 1)
             return (mixed.reshape(z, group, -1, head) / total).astype(q.dtype), largest + jnp.log(total)
 
-        out, log_total = _on_keys(block, segments, rows, columns.stop, q, k, v)
+        out, log_total = _on_keys(block, segments, rows, keys)
         outs.append(out)
         log_totals.append(log_total)
     return jnp.concatenate(outs, axis=2), jnp.concatenate(log_totals, axis=2)
@@ -229,22 +227,22 @@ def _tile_backward(
     scale = head**-0.5
     shift = jnp.sum(d_out.astype(jnp.float32) * out.astype(jnp.float32), axis=-1, keepdims=True)
     parts: tuple[list[jax.Array], ...] = ([], [], [])
-    for rows, columns in _blocks(group, length, causal):
+    for rows, keys in _blocks(group, length, causal):
 
-        def block(start, q, k, v, *, width, rows=rows, stop=columns.stop):
-            keys = _cut(k, start, width)
-            queries, scores = _scores(q, keys, rows)
+        def block(start, *, width, rows=rows, keys=keys):
+            met = _cut(k, start, width)
+            queries, scores = _scores(q, met, rows)
             weights = jnp.exp(scores - log_total[:, :, rows])
             weights = jnp.where(_visible(segments, rows, start, width, causal), weights, 0.0)
             d_block = _flat(d_out[:, :, rows])
             d_weights = _product(d_block, _cut(v, start, width), 2, 2).reshape(weights.shape)
             d_scores = _flat(weights * (d_weights - shift[:, :, rows])).astype(q.dtype)
-            d_queries = (_product(d_scores, keys, 2, 1) * scale).reshape(z, group, -1, head)
+            d_queries = (_product(d_scores, met, 2, 1) * scale).reshape(z, group, -1, head)
             d_keys = _product(_transposed(queries), d_scores, 2, 1) * scale
             d_values = _product(_transposed(d_block), _flat(weights).astype(v.dtype), 2, 1)
-            return d_queries, _placed(d_keys, start, stop), _placed(d_values, start, stop)
+            return d_queries, _placed(d_keys, start, keys), _placed(d_values, start, keys)
 
-        for part, gradient in zip(parts, _on_keys(block, segments, rows, columns.stop, q, k, v)):
+        for part, gradient in zip(parts, _on_keys(block, segments, rows, keys)):
             part.append(gradient)
     d_q, d_k, d_v = parts
     total = functools.partial(_sum_over_blocks, blocks=list(_blocks(group, length, causal)))
@@ -256,11 +254,10 @@ def _transposed(x: jax.Array) -> jax.Array:
     return jax.lax.optimization_barrier(x.swapaxes(1, 2))
 
 
-def _sum_over_blocks(parts: list[jax.Array], blocks: list[tuple[slice, slice]]) -> jax.Array:
+def _sum_over_blocks(parts: list[jax.Array], blocks: list[tuple[slice, int]]) -> jax.Array:
     """Adds up gradients [z, H, s], each of the keys its block sees, to [z, L, H]."""
     parts = jax.lax.optimization_barrier(parts)
-    seen = blocks[0][1]
-    if seen.stop == blocks[-1][1].stop:
+    if blocks[0][1] == blocks[-1][1]:
         return sum(parts[1:], parts[0]).swapaxes(1, 2)
     columns = [sum(part[:, :, rows] for part in parts[i:]) for i, (rows, _) in enumerate(blocks)]
     return jnp.concatenate(columns, axis=2).swapaxes(1, 2)
