@@ -16,14 +16,14 @@ import numpy as np
 from PIL import Image
 
 from data.benchmarks.action_labels import collect
-from data.benchmarks.entries import EntryError, annotation_files
-from data.benchmarks.tfrecord import parse_example, read_records
+from data.benchmarks.entries import EntryError
+from data.benchmarks.record_entries import Record, features, records, text, write_screenshots
 from gui_owl_jax.agent.actions import SCALE, Action
 from gui_owl_jax.agent.devices import DeviceFamily
-from gui_owl_jax.agent.errors import DataError
 from gui_owl_jax.evals.benchmark import ActionLabel, Benchmark, Box, Item
 from gui_owl_jax.evals.gestures import GestureType, is_tap
 
+FILES = ("*",)
 _BUTTONS = {GestureType.PRESS_BACK: "Back", GestureType.PRESS_HOME: "Home", GestureType.PRESS_ENTER: "Enter"}
 _STATUSES = {GestureType.TASK_COMPLETE: "success", GestureType.TASK_IMPOSSIBLE: "failure"}
 
@@ -58,18 +58,13 @@ def extract_screenshots(place: str | pathlib.Path, folder: str | pathlib.Path) -
       DataError: no record file.
       OSError: a file cannot be written.
     """
-    folder = pathlib.Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    written = 0
-    for where, record in _records(pathlib.Path(place)):
-        try:
-            step = _Step(record, where)
-            pixels = step.pixels()
-        except EntryError:
-            continue  # `read_aitw` reports a damaged record
-        Image.fromarray(pixels).save(folder / step.image)
-        written += 1
-    return written
+    return write_screenshots(records(pathlib.Path(place), FILES), _save, folder)
+
+
+def _save(record: Record, where: str, folder: pathlib.Path) -> int:
+    step = _Step(record, where)
+    Image.fromarray(step.pixels()).save(folder / step.image)
+    return 1
 
 
 class _Step:
@@ -79,13 +74,8 @@ class _Step:
       EntryError: the record is damaged or lacks a feature that every step has.
     """
 
-    def __init__(self, record: bytes | DataError, where: str):
-        if isinstance(record, DataError):
-            raise EntryError("damaged_record", str(record))
-        try:
-            self.features = parse_example(record, where)
-        except DataError as error:
-            raise EntryError("damaged_record", str(error)) from error
+    def __init__(self, record: Record, where: str):
+        self.features = features(record, where)
         self.episode = self.text("episode_id")
         self.id = f"{self.episode}_{self.values('step_id', int, 1)[0]}"
         self.image = f"{self.id.replace('/', '_')}.png"
@@ -100,10 +90,7 @@ class _Step:
         return values
 
     def text(self, name: str) -> str:
-        try:
-            return self.values(name, bytes, 1)[0].decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise EntryError("bad_field", f"{name} is not UTF-8: {error}") from error
+        return text(self.values(name, bytes, 1)[0], name)
 
     def pixels(self) -> np.ndarray:
         (channels,) = self.values("image/channels", int, 1)
@@ -135,18 +122,12 @@ class _Step:
         return tuple(Box(x, y, x + width, y + height) for y, x, height, width in rows.tolist())
 
 
-def _records(place: pathlib.Path) -> Iterator[tuple[str, bytes | DataError]]:
-    for path in annotation_files(place, ["*"]):
-        for index, record in enumerate(read_records(path)):
-            yield f"{path.name}[{index}]", record
-
-
 def _steps(place: pathlib.Path) -> Iterator[tuple[str, Callable[[], Item]]]:
-    for where, record in _records(place):
+    for where, record in records(place, FILES):
         yield where, functools.partial(_item, record, where)
 
 
-def _item(record: bytes | DataError, where: str) -> Item:
+def _item(record: Record, where: str) -> Item:
     step = _Step(record, where)
     return Item(
         item_id=step.id,

@@ -16,13 +16,14 @@ from typing import Any
 
 from data.benchmarks.action_labels import collect, recorded_action
 from data.benchmarks.android_control import HIGH, LOW, instruction
-from data.benchmarks.entries import Entry, EntryError, annotation_files
-from data.benchmarks.tfrecord import declare, decode, parse_example, read_records
+from data.benchmarks.entries import Entry, EntryError
+from data.benchmarks.record_entries import Record, features, records, text, write_screenshots
+from data.benchmarks.tfrecord import declare, decode
 from gui_owl_jax.agent.devices import DeviceFamily
 from gui_owl_jax.agent.errors import DataError
 from gui_owl_jax.evals.benchmark import ActionLabel, Benchmark, Box, Item
 
-FILES = "android_control-*"
+FILES = ("android_control-*",)
 SPLITS = "splits.json"
 
 # The fields that are read, as numbered in android_env's protos (`android_env/proto/a11y`).
@@ -88,18 +89,14 @@ def extract_screenshots(place: str | pathlib.Path, folder: str | pathlib.Path) -
       DataError: as in reading.
       OSError: a file cannot be written.
     """
-    folder = pathlib.Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    written = 0
-    for where, record in _records(pathlib.Path(place)):
-        try:
-            episode = _Episode(record, where)
-        except EntryError:
-            continue  # `read_records_benchmark` reports it
-        for step in range(len(episode.actions)):
-            (folder / episode.image(step)).write_bytes(episode.features["screenshots"][step])
-            written += 1
-    return written
+    return write_screenshots(records(pathlib.Path(place), FILES), _save, folder)
+
+
+def _save(record: Record, where: str, folder: pathlib.Path) -> int:
+    episode = _Episode(record, where)
+    for step in range(len(episode.actions)):
+        (folder / episode.image(step)).write_bytes(episode.features["screenshots"][step])
+    return len(episode.actions)
 
 
 class _Episode:
@@ -109,15 +106,10 @@ class _Episode:
       EntryError: the record is damaged or lacks a feature.
     """
 
-    def __init__(self, record: bytes | DataError, where: str):
-        if isinstance(record, DataError):
-            raise EntryError("damaged_record", str(record))
-        try:
-            self.features = parse_example(record, where)
-        except DataError as error:
-            raise EntryError("damaged_record", str(error)) from error
+    def __init__(self, record: Record, where: str):
+        self.features = features(record, where)
         self.id = str(self._single("episode_id", int))
-        self.goal = _text(self._single("goal", bytes), "goal")
+        self.goal = text(self._single("goal", bytes), "goal")
         self.actions = self._several("actions", bytes)
         screens = len(self.actions) + 1
         for name, kind, count in (
@@ -129,7 +121,7 @@ class _Episode:
         ):
             if len(self._several(name, kind)) != count:
                 raise EntryError("bad_field", f"{name} has {len(self.features[name])} values, must have {count}")
-        self.told = [_text(value, "step_instructions") for value in self.features["step_instructions"]]
+        self.told = [text(value, "step_instructions") for value in self.features["step_instructions"]]
 
     def image(self, step: int) -> str:
         return f"{self.id}_{step}.png"
@@ -153,15 +145,9 @@ class _Episode:
         return values[0]
 
 
-def _records(place: pathlib.Path) -> Iterator[tuple[str, bytes | DataError]]:
-    for path in annotation_files(place, [FILES]):
-        for index, record in enumerate(read_records(path)):
-            yield f"{path.name}[{index}]", record
-
-
 def _steps(place: pathlib.Path, mode: str) -> Iterator[tuple[str, Callable[[], Item]]]:
     test = _test_episodes(place)
-    for where, record in _records(place):
+    for where, record in records(place, FILES):
         try:
             episode = _Episode(record, where)
         except EntryError as error:
@@ -218,13 +204,6 @@ def _test_episodes(place: pathlib.Path) -> frozenset[str] | None:
         return frozenset(str(int(episode)) for episode in episodes)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{path}: must map 'test' to a list of episode ids: {error!r}") from error
-
-
-def _text(value: bytes, name: str) -> str:
-    try:
-        return value.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise EntryError("bad_field", f"{name} is not UTF-8: {error}") from error
 
 
 def _fail(error: EntryError) -> Item:
