@@ -5,39 +5,18 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
-import types
 
 import pytest
 
 from data import benchmarks
 from gui_owl_jax.agent import dialects
-from gui_owl_jax.agent.actions import Action
 from gui_owl_jax.agent.devices import DeviceFamily
-from gui_owl_jax.agent.errors import ConfigError, DataError, ParseError, ParseReason
+from gui_owl_jax.agent.errors import ConfigError, DataError
 from gui_owl_jax.evals.benchmark import Answer, Benchmark, Box, Choice, Item, Look, Polygon, Refusal
 from gui_owl_jax.evals.grounding_rules import RULES, GroundingRule
 from gui_owl_jax.evals.grounding_score import NO_POINT, judge, score
 from gui_owl_jax.evals.score import FAILED, HIT, MISS, REFUSED, UNPARSABLE, count_reasons
-
-
-@dataclasses.dataclass(frozen=True)
-class Plain:
-    """A dialect: "x y", "none" for a refusal, "wait"."""
-
-    name: str = "plain"
-    scale: float = 1000.0
-
-    def parse(self, text, family, shown):
-        if text == "none":
-            return types.SimpleNamespace(action=Action("terminate", status="failure"))
-        if text == "wait":
-            return types.SimpleNamespace(action=Action("wait", time=1.0))
-        try:
-            x, y = (float(part) * 1000 / self.scale for part in text.split())
-        except ValueError as error:
-            raise ParseError(ParseReason.BAD_ARGUMENT, text) from error
-        return types.SimpleNamespace(action=Action("left_click", coordinate=(x, y)))
-
+from tests.evals.plain import Plain
 
 EXACT = RULES["exact"]
 PLAIN = Plain()

@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
-import types
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from gui_owl_jax.agent.actions import Action
 from gui_owl_jax.agent.devices import DeviceFamily
-from gui_owl_jax.agent.errors import ConfigError, DataError, ParseError, ParseReason
+from gui_owl_jax.agent.errors import ConfigError, DataError
 from gui_owl_jax.agent.prompts import ImageRef, Message
 from gui_owl_jax.evals.benchmark import Answer, Box, Item, Reply, Request
 from gui_owl_jax.evals.grounding_rules import RULES
 from gui_owl_jax.evals.grounding_score import judge
 from gui_owl_jax.evals.targets import point_in_image, point_in_window
 from gui_owl_jax.evals.zoom import ZoomConfig, cut, look_once, look_twice, window_around
+from tests.evals.plain import Plain
 
 DESKTOP = DeviceFamily.DESKTOP
-
-
-@dataclasses.dataclass(frozen=True)
-class Plain:
-    """A dialect: "x y" on the 0-1000 grid, "none" for a refusal."""
-
-    name: str = "plain"
-    scale: float = 1000.0
-
-    def parse(self, text, family, shown):
-        if text == "none":
-            return types.SimpleNamespace(action=Action("terminate", status="failure"))
-        try:
-            x, y = (float(part) for part in text.split())
-        except ValueError as error:
-            raise ParseError(ParseReason.BAD_ARGUMENT, text) from error
-        return types.SimpleNamespace(action=Action("left_click", coordinate=(x, y)))
 
 
 def request(image, *seed):
